@@ -113,7 +113,7 @@ class ClassReader {
   }
 
  private:
-  // Reads up to the end of a scope, which is that of the class `own` unless it is null.
+  // Reads to the end of a scope. It is the scope of the class `own`, unless this is null.
   void read_scope(ClassFound* own) {
     std::string head;
     while (at_ < text_.size()) {
@@ -130,8 +130,8 @@ class ClassReader {
     }
   }
 
-  // Reads from behind an opening brace, before which the declaration `head` stands, to behind the
-  // closing brace.
+  // Reads from after an opening brace to after the closing brace. `head` is the declaration before
+  // the opening brace.
   void enter(ClassFound* own, std::string& head) {
     static const std::regex class_head(
         R"(^(template\s*<[^{]*>\s*)?(class|struct|union)\s+((\[\[\w+\]\]|alignas\s*\([^)]*\))\s*)*([\w:]*)[^()]*$)");

@@ -1,4 +1,4 @@
-// Recomputation and offloading around a model whose parameters are shared out.
+// Recomputation and offload in a model whose parameters are sharded.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace troika::parallel {
 namespace {
 
-// Wide enough that its activations are written to files.
+// A GPT that is wide enough for its activations to be written to files.
 std::shared_ptr<nn::Model> small_gpt() {
   auto model = nn::make_model({.name = "gpt",
                                .dropout = 0.2,
@@ -40,7 +40,7 @@ std::shared_ptr<nn::Model> small_gpt() {
 
 enum class Part { exchange, recompute, offload };
 
-// The parameters after two steps, for which the parts came to the model in this order.
+// Returns the parameters after two steps. The wrappers are added to the model in this order.
 std::vector<at::Tensor> train_with(const comm::Group& group, bool shards,
                                    const std::vector<Part>& parts, const std::string& policy) {
   const TemporaryFolder folder;

@@ -37,7 +37,7 @@ nn::RecomputePlan plan_of(const Lesson& lesson, size_t blocks) {
   return {{0, blocks, {{1, blocks}}}};
 }
 
-// The module under test, with what the lesson adds to a model of the zoo.
+// The module under test: a model of the zoo with the additions of the lesson.
 class Learner : public torch::nn::Module {
  public:
   explicit Learner(const Lesson& lesson) : lesson_(lesson) {
@@ -65,7 +65,7 @@ class Learner : public torch::nn::Module {
     train(lesson.feature == "sync_batch_norm");
   }
 
-  // The mean loss of a share. The sample `special` is the one that makes use of a parameter.
+  // Returns the mean loss of a share. Only the sample `special` uses a certain parameter.
   at::Tensor loss(int step, int64_t batch, int64_t special, Share share) {
     const auto [inputs, targets] = make_batch(step, batch);
     const auto recomputed = nn::recompute(*model_, plan_);
@@ -87,7 +87,7 @@ class Learner : public torch::nn::Module {
  private:
   int64_t classes() const { return lesson_.model == "gpt" ? kTokens : kClasses; }
 
-  // The global batch of a step: a fixed function of its number.
+  // Returns the global batch of a step, a fixed function of the step's number.
   std::pair<at::Tensor, at::Tensor> make_batch(int step, int64_t batch) const {
     const auto numbers = [&](std::vector<int64_t> shape, double factor) {
       const auto count =
@@ -132,7 +132,7 @@ int64_t size_of(const std::vector<Share>& shares) {
   return shares.back().first + shares.back().count;
 }
 
-// The first sample, the last, or none.
+// Returns the first sample, the last, or none.
 int64_t special_sample(int step, int64_t batch) {
   return step % 3 == 0 ? 0 : step % 3 == 1 ? batch - 1 : -1;
 }
@@ -191,7 +191,7 @@ void expect_same_state_on_all_ranks(const comm::Group& group, const Learner& lea
   }
 }
 
-// Forward and backward of this rank's share; gives its loss.
+// Runs the forward and backward pass of this rank's share, and returns its loss.
 double make_gradients(Exchange& exchange, Learner& learner, const Lesson& lesson, int step,
                       int64_t batch, Share share) {
   const int64_t parts = parts_of(lesson);
@@ -232,7 +232,7 @@ Course train(comm::Group group, const Lesson& lesson) {
     if (lesson.feature == "uneven") {
       EXPECT_TRUE(exchange->begin_step(samples));
     }
-    // Both ways of users: undefined gradients, and zeroed ones, which Sharded does not know.
+    // Users may leave gradients undefined or set them to zero; Sharded supports only the former.
     if (step % 2 == 0 || lesson.stage > 0) {
       learner.zero_grad(/*set_to_none=*/true);
     } else {

@@ -1,5 +1,5 @@
-// The course of a small training run on the ranks of a group, and that of one process on the joined
-// batches, without any of our data parallelism: its oracle.
+// The course of a small training run on the ranks of a group, and the oracle: the course of one
+// process on the joined batches, without Troika's data parallelism.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,19 +14,17 @@ namespace troika::parallel {
 struct Lesson {
   std::string model;      // "mlp", "resnet20" or "gpt"
   std::string optimizer;  // of optim::make_optimizer()
-  // "plain": each rank has an equal share of each batch.
-  // "accumulation": which it takes in 3 parts, the first two under no_sync().
-  // "unused": one parameter is used by one rank or by none, another is never used.
-  // "uneven": shares differ, and some are empty.
-  // "sync_batch_norm": batch norms train; else they use the statistics they start with.
-  // "tied": the token embedding has a second name.
-  // "clipping": of gradients to a norm less than they have.
+  // "plain": each rank has an equal share of each batch. "accumulation": each rank trains its share
+  // in 3 parts, the first two under no_sync(). "unused": one parameter is used by one rank or by
+  // none, another is never used. "uneven": shares differ, and some are empty. "sync_batch_norm":
+  // batch norms train; in all other cases they use their initial statistics. "tied": the token
+  // embedding has a second name. "clipping": gradients are clipped to a norm below their own.
   std::string feature;
   at::ScalarType type = at::kDouble;
   int stage = 0;       // of Sharded; 0: DataParallel
   int group_size = 0;  // of Sharded
-  // The activations that the ranks recompute: a name for nn::recompute_plan(), or "nested". The
-  // oracle recomputes none.
+  // The recomputation on the ranks: a name for nn::recompute_plan(), or "nested". The oracle
+  // recomputes nothing.
   std::string recompute = "none";
 };
 
@@ -35,11 +33,11 @@ struct Course {
   std::vector<at::Tensor> state;  // parameters and buffers after the last
 };
 
-// A few steps on global batches of at least 7 samples. Expects the ranks to hold the same bits
+// Trains a few steps on global batches of at least 7 samples. Expects the same bits on all ranks
 // after every step. Buckets are small, so that there are several.
 Course train(comm::Group group, const Lesson& lesson);
 
-// The same by one process, on the batches that `ranks` ranks have together.
+// Trains the same in one process, on the joined batches of `ranks` ranks.
 Course train_alone(int ranks, const Lesson& lesson);
 
 // Expects equal losses and state, up to `tolerance` relative to the largest value.

@@ -133,7 +133,8 @@ TEST(DataParallel, TellsEveryRankWhoseModuleDiffers) {
   EXPECT_EQ(told, 3);
 }
 
-// Buckets hold gradients as parameters lie: means would be of different elements.
+// Buckets hold gradients in the memory layout of the parameters, so different layouts would average
+// different elements.
 TEST(DataParallel, RanksMustLayOutAlike) {
   comm::local::run(2, [](Group group) {
     torch::nn::Conv2d module(torch::nn::Conv2dOptions(3, 4, 2).bias(false));

@@ -1,4 +1,4 @@
-// The table of equivalences: every model, optimizer, number of ranks and way of training against
+// The table of equivalences: every model, optimizer, number of ranks and training feature against
 // one process on the joined batch.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,8 @@ std::vector<Case> table() {
     for (const auto& feature : features) {
       for (const char* optimizer : {"sgd", "adamw"}) {
         for (const int ranks : {1, 2, 3, 4, 7}) {
-          // A tenth of a second a rank: each optimizer takes other numbers of them.
+          // A rank takes a tenth of a second, so each optimizer is tested with only some numbers of
+          // ranks.
           const bool is_odd = ranks % 2 == 1;
           if (model == std::string("resnet20") && is_odd != (optimizer == std::string("sgd")))
             continue;

@@ -65,7 +65,7 @@ TEST(Exchange, AgreeMakesBuffersEqualWhereStepsDoNot) {
   });
 }
 
-// Accumulated over passes, as a training loop does it with either rule of the sum.
+// Accumulates over several passes, as a training loop does, as a sum and as a mean.
 TEST(Exchange, PassesUnderNoSyncAddUp) {
   Replica oracle(kAdam);
   oracle.module->zero_grad(true);

@@ -1,5 +1,5 @@
-// Errors in the middle of a step: every rank gets one, nobody waits for a time-out, and what was
-// left half done cannot be used.
+// Errors in the middle of a step: every rank gets one, no rank waits for a timeout, and the
+// unfinished object cannot be used.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -30,7 +30,7 @@ DataParallelOptions two_buckets() {
   return {.bucket_bytes = 1, .first_bucket_bytes = 1};
 }
 
-// Runs the body on three ranks, and gives how many of them threw without waiting for a time-out.
+// Runs the body on three ranks. Returns how many of them threw without waiting for a timeout.
 int failures(const std::function<void(Group)>& body) {
   std::atomic<int> failed = 0;
   const auto counted = [&](Group group) {
@@ -54,7 +54,7 @@ TEST(DataParallelFailure, ARankThatDiesInBackwardFailsAll) {
               Weights module;
               DataParallel ddp(module, group, two_buckets());
               for (int step = 0; step < 2; ++step) {
-                // Its gradient comes after that of the other parameter.
+                // The gradient of this parameter arrives after that of the other one.
                 const auto early = module.first * 1;
                 early.register_hook([&](const at::Tensor&) {
                   if (step == 1 && group.rank() == 1) throw std::runtime_error("out of luck");
@@ -140,7 +140,7 @@ TEST(DataParallelFailure, BeginStepComesFirst) {
                "finish_backward()");
 }
 
-// The layout of the first object's buckets must not be written to by hooks that it left behind.
+// Hooks that the first object left behind must not write to its buckets.
 TEST(DataParallelFailure, NoHookOutlivesItsObject) {
   Weights module;
   const auto loss = [&] { return (module.first * module.second).sum(); };

@@ -22,7 +22,7 @@ Linear one_by_one() {
   return Linear(LinearOptions(1, 1).bias(false));
 }
 
-// A loss whose gradient is `value`.
+// Returns a loss whose gradient is `value`.
 at::Tensor loss_of(Linear& layer, double value) {
   return layer->weight.sum() * value;
 }
@@ -85,8 +85,8 @@ std::map<std::string, std::vector<float>> gradients_of(const Exchange& exchange)
   return result;
 }
 
-// As after a checkpoint in the middle of a step: gradients of passes before it are loaded, and no
-// pass after it uses the second layer on any rank.
+// As after a checkpoint in the middle of a step: the gradients of earlier passes are loaded, and no
+// later pass uses the second layer on any rank.
 TEST(DataParallelFeatures, AStepGoesOnWithGradientsThatLaterPassesDoNotMake) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const bool strict : {false, true}) {
@@ -114,7 +114,7 @@ TEST(DataParallelFeatures, AStepGoesOnWithGradientsThatLaterPassesDoNotMake) {
         EXPECT_EQ(means["1.weight"], expected(3)) << "stage " << stage;
         EXPECT_EQ(means["2.weight"], strict ? expected(2) : std::vector<float>())
             << "stage " << stage;
-        // The gradients of this step alone.
+        // Only the gradients of this step.
         parameters[0].sum().backward();
         if (strict) {
           EXPECT_THROW(exchange->finish_backward(), Error) << "stage " << stage;

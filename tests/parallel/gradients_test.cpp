@@ -1,4 +1,4 @@
-// Gradients of every sort.
+// Gradients of all kinds.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -11,14 +11,14 @@ namespace {
 
 using comm::Group;
 
-// Holds what it is given as parameters.
+// Holds the given tensors as parameters.
 struct Holder : torch::nn::Module {
   at::Tensor add(const std::string& name, const at::Tensor& value) {
     return register_parameter(name, value);
   }
 };
 
-// Whole numbers of a rank, of which float32 holds the mean exactly.
+// Returns whole numbers of a rank, whose mean float32 represents exactly.
 at::Tensor numbers(int64_t count, int rank, at::ScalarType type = at::kFloat) {
   return (at::arange(count, at::kFloat) * (rank + 1) + rank).to(type);
 }
@@ -41,8 +41,8 @@ TEST(Gradients, SparseOnesAreAveragedAsDense) {
   });
 }
 
-// As PyTorch's layout contract of gradients has it: no copy for an optimizer that walks over
-// memory.
+// Follows PyTorch's layout contract for gradients, so an optimizer that traverses memory needs no
+// copy.
 TEST(Gradients, LieInTheirBucketsAsTheirParameters) {
   comm::local::run(2, [](Group group) {
     Holder module;
@@ -193,7 +193,7 @@ TEST(Gradients, BucketOrderMustFit) {
                "that requires a gradient once, as order() gave them");
 }
 
-// The rank whose weight is zero makes a pass too, as with batch norms over all ranks.
+// The rank whose weight is zero runs a pass, too, as with batch norms over all ranks.
 TEST(Gradients, WhatOnlyAnEmptyBatchUsesIsTheSameEverywhere) {
   comm::local::run(2, [](Group group) {
     Holder module;

@@ -50,8 +50,8 @@ TEST(LocalSteps, OneRankIsTheOptimizerAlone) {
   expect_near(train(group, local, replica, 7), alone.values(), 0);
 }
 
-// The algorithm as the paper writes it, all ranks in one place: inner steps, then theta moves by
-// Nesterov's momentum on the mean of what the ranks moved.
+// The paper's algorithm, with all ranks in one process: inner steps, and then theta moves by
+// Nesterov momentum on the mean of the ranks' changes.
 std::vector<at::Tensor> diloco_reference(int ranks, int period, int steps, double lr, double mu) {
   std::vector<std::unique_ptr<Replica>> replicas;
   for (int r = 0; r < ranks; ++r) replicas.push_back(std::make_unique<Replica>(kAdamW));
@@ -134,7 +134,8 @@ TEST(LocalSteps, MovesTheBytesOfOneAveragingAPeriod) {
 
 TEST(LocalSteps, MeansAreWeightedByWhatRanksLearnedFrom) {
   // Ranks have 4, 1 and 0 steps of 1, 4 and 0 samples. In rounds of 2 the weights are 2 : 4 : 0 and
-  // then 2 : 0 : 0. The second step of rank 1 must not be made, by momentum and decay alone.
+  // then 2 : 0 : 0. Rank 1 must not make a second step, which would consist only of momentum and
+  // decay.
   std::vector<std::unique_ptr<Replica>> replicas;
   for (int r = 0; r < 2; ++r) replicas.push_back(std::make_unique<Replica>(kAdamW));
   for (int i = 0; i < 4; ++i) {

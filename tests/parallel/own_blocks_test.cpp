@@ -1,5 +1,5 @@
-// A program's own module of two inputs, given as blocks: data parallelism, sharding and
-// recomputation cut it, and a step is that of the module in one process.
+// A user's module with two inputs, given as blocks: with data parallelism, sharding and
+// recomputation, a step equals that of the module in one process.
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
@@ -13,7 +13,7 @@
 namespace troika::parallel {
 namespace {
 
-// As a program has it, without a word of Troika.
+// As in a user's program, without any use of Troika.
 struct TwoTowers : torch::nn::Module {
   TwoTowers() {
     register_module("left", left);
@@ -71,7 +71,7 @@ struct Data {
   at::Tensor a, b, y;
 };
 
-// Rows of 24 samples that step `step` trains on, of this part of the ranks.
+// Returns the rows of the 24 samples of step `step` for this rank.
 Data data_of(int step, int rank, int ranks) {
   const auto rows =
       at::arange(24, at::kDouble).add(24 * step).slice(0, rank, {}, ranks).unsqueeze(1);

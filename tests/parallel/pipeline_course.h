@@ -1,5 +1,5 @@
-// Steps of a pipeline on the ranks of a group, and those of one process that accumulates the same
-// micro-batches: their oracle.
+// Steps of a pipeline on the ranks of a group, and the oracle: steps of one process that
+// accumulates the same micro-batches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ struct PipelineCase {
   int64_t first_sample = 0;  // its number, for dropout
 };
 
-// Splits a case's samples into micro-batches. Each is weighted by its targets that are not ignored,
-// and has the dropout masks of its samples.
+// Splits a case's samples into micro-batches. Each is weighted by the number of its targets that
+// are not ignored, and has the dropout masks of its samples.
 class CaseBatches : public MicroBatchSource {
  public:
   CaseBatches(const PipelineCase& of, int micro_batches);
@@ -44,11 +44,12 @@ class CaseBatches : public MicroBatchSource {
 
 // "mlp", "resnet20" (batch norm in evaluation mode), "gpt", "gpt with dropout", "gpt with ignored
 // targets", "unet", "s2vt", "skips" (tensors that skip stages, one of them of integers, and a
-// parameter that the first and the last block use) with `samples` samples. Each call makes a model
-// of its own.
+// parameter that the first and the last block use) with `samples` samples. Each call makes a new
+// model.
 PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed = 0);
 
-// The same for threads that run at once: models take their first values from one generator.
+// The same for several threads at a time, under a lock, because all models take their initial
+// values from one generator.
 PipelineCase pipeline_case_alone(const std::string& name, int64_t samples, int seed = 0);
 
 struct PipelineResult {
@@ -59,8 +60,8 @@ struct PipelineResult {
 
 // Accumulates `micro_batches` micro-batches in one process.
 PipelineResult accumulate(const PipelineCase& of, int micro_batches);
-// Trains a step in a pipeline, and expects on each rank the oracle's gradients of its parameters,
-// the oracle's loss in sum over the ranks of a replica, and its norm.
+// Trains a step in a pipeline. Expects the oracle's gradients of each rank's parameters, the
+// oracle's loss as the sum over the ranks of a replica, and the oracle's gradient norm.
 void expect_oracle(const comm::Group& world, const std::string& mesh, const std::string& model,
                    int64_t samples, const PipelineOptions& options);
 

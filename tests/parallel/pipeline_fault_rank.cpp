@@ -24,7 +24,7 @@ using comm::FaultReports;
 constexpr int kMicroBatches = 8;
 constexpr int kFaultyPass = 3;  // its micro-batch
 
-// Misbehaves, or has the victim misbehave, in the passes of this rank's stage.
+// Misbehaves, or makes the victim misbehave, during the passes of this rank's stage.
 class Fault {
  public:
   Fault(const FaultPlan& plan, const FaultReports& reports, int rank, std::vector<pid_t> pids)

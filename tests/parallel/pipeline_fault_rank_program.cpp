@@ -5,7 +5,7 @@
 #include "tests/parallel/pipeline_fault_rank.h"
 
 int main(int, char** argv) {
-  // MPI_Finalize would wait for the ranks that ended without it.
+  // MPI_Finalize would wait for ranks that ended without calling it.
   std::_Exit(troika::parallel::run_pipeline_fault_rank(
       {argv[1], argv[2], argv[3], argv[4], std::atoi(argv[5])}));
 }

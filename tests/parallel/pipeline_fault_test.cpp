@@ -1,5 +1,5 @@
-// A rank of a pipeline is killed, stopped, hangs or throws: every other rank is told in time, with
-// the stage, the micro-batch and the direction of the message that it waited for.
+// A rank of a pipeline is killed, stopped, hangs or throws: every other rank gets an error in time,
+// which names the stage, the micro-batch and the direction of the message that it waited for.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -15,7 +15,8 @@ namespace {
 
 class PipelineFaults : public testing::TestWithParam<const char*> {
  protected:
-  // Expects that all ranks but the victim end with an error of `kind` that says of it `why`.
+  // Expects that all ranks except the victim end with an error of `kind` that says `why` about the
+  // victim.
   static void expect_named(const std::string& fault, const std::string& when, int victim,
                            ErrorKind kind, const std::string& why) {
     SCOPED_TRACE(fmt::format("{} of rank {} in {}", fault, victim, when));
@@ -50,7 +51,7 @@ TEST_P(PipelineFaults, AKilledRankIsNamedAtOnce) {
 }
 
 TEST_P(PipelineFaults, AStoppedRankIsNamedAtTheDeadline) {
-  // With gloo, news go through rank 0 alone, and a rank that gives up closes its connections.
+  // With gloo, notices go only through rank 0, and a rank that gives up closes its connections.
   const int victim = GetParam() == std::string("gloo") ? 2 : 0;
   expect_named("stop", "backward", victim, ErrorKind::timeout, "does not answer");
   expect_named("stop", "receive", 1, ErrorKind::timeout, "does not answer");

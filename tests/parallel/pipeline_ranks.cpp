@@ -1,4 +1,4 @@
-// A rank of pipelines between processes:
+// A rank of pipelines whose ranks are processes:
 //   pipeline_ranks BACKEND
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-// Recomputed activations under data parallelism: gradients come once, and are the same.
+// Recomputation under data parallelism: each gradient arrives once, and is the same.
 #include <gmock/gmock.h>
 
 #include <mutex>

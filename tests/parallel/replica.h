@@ -1,4 +1,4 @@
-// A small learner in float64 whose weights and data are fixed functions of numbers.
+// A small float64 model whose weights and data are fixed functions of the rank and the step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,12 +14,12 @@ namespace troika::parallel {
 inline const optim::OptimizerOptions kAdamW{.name = "adamw", .lr = 0.02, .weight_decay = 0.1};
 
 struct Replica {
-  // The same weights each time.
+  // Starts from the same weights each time.
   explicit Replica(const optim::OptimizerOptions& options);
 
-  // Gradients of the loss on the samples of this rank and step, in place of those there were.
+  // Replaces the gradients by those of the loss on the samples of this rank and step.
   void backward(int rank, int step);
-  // The same, added to those there are, of `factor` times the loss.
+  // Adds the gradients of `factor` times the loss to the present ones.
   void add_backward(int rank, int step, double factor = 1);
   std::vector<at::Tensor> values() const;  // copies
   void assign(size_t parameter, const at::Tensor& value);
@@ -29,7 +29,7 @@ struct Replica {
 };
 
 void expect_same_bits_on_all_ranks(const comm::Group& group, const std::vector<at::Tensor>& values);
-// Relative to the largest value of each; 0 for the same bits.
+// The tolerance is relative to the largest value of each tensor; 0 means the same bits.
 void expect_near(const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& oracle,
                  double tolerance);
 

@@ -116,8 +116,8 @@ TEST(Replicated, BuffersAndModeComeFromTheFirst) {
   EXPECT_TRUE(nets[1]->norm->running_mean.equal(nets[0]->norm->running_mean));
 }
 
-// Over several steps: what autocast keeps of weights is a thread's own, and must not outlive a
-// step.
+// Over several steps, because each thread has its own cache of cast weights, which must not outlive
+// a step.
 TEST(Replicated, ComputesUnderAutocastAsOneProcessDoes) {
   const auto precision = nn::parse_precision("bf16-mixed");
   for (const int count : {1, 2, 3}) {
@@ -155,7 +155,7 @@ TEST(Replicated, ComputesUnderAutocastAsOneProcessDoes) {
       const double expected = step(replica_of(alone).loss, *alone);
       const double got =
           step([&](const data::Batch& batch) { return replicated.loss(batch); }, *nets[0]);
-      // Shares of a batch are rounded to bfloat16 each by itself.
+      // The shares of a batch are rounded to bfloat16 separately.
       EXPECT_NEAR(got, expected, count == 1 ? 0 : 0.01 * expected) << count << " in step " << i;
     }
     EXPECT_EQ(autocast_backward, 0) << "backward passes are outside of it";

@@ -1,6 +1,6 @@
 // Every schedule on 1 to 4 pipeline ranks, with 1 and 2 replicas, several numbers of micro-batches
-// and every model of pipeline_case(): within its domain, a step equals that of one process; outside
-// of it, the pipeline is refused on all ranks.
+// and every model of pipeline_case(): inside the schedule's domain, a step equals that of one
+// process; outside, all ranks refuse the pipeline.
 //
 //   schedule_product            a selection in which every pair of values occurs
 //   schedule_product --all      the whole product

@@ -1,4 +1,4 @@
-// Stage 3 where activations are recomputed: parameters are there for that, and no longer.
+// ZeRO stage 3 with recomputation: parameters are gathered for the recomputation, and not longer.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Local, ShardedRecompute, testing::ValuesIn(recompute_ta
 constexpr int64_t kWidth = 64;
 constexpr size_t kBlocks = 6;
 
-// Linear blocks, which tell when they run how many blocks have their parameters.
+// Linear blocks. When one runs, it records how many blocks have their parameters.
 std::shared_ptr<nn::Model> chain(std::vector<size_t>& whole) {
   auto model = std::make_shared<nn::Model>();
   std::vector<torch::nn::Linear> layers;
@@ -78,7 +78,7 @@ std::shared_ptr<nn::Model> chain(std::vector<size_t>& whole) {
   return model;
 }
 
-// Gathers of a block's parameters in a step; expects two blocks at a time at most.
+// Returns the number of gathers of blocks in a step. Expects at most two gathered blocks at a time.
 double gathers(const comm::Group& group, const nn::RecomputePlan& plan, size_t runs) {
   std::vector<size_t> whole;
   const auto model = chain(whole);
@@ -109,7 +109,7 @@ TEST(Sharded, RecomputedBlocksAreGatheredTwiceOrThreeTimes) {
     EXPECT_EQ(gathers(group, {}, 6), 6 + 5);
     EXPECT_EQ(gathers(group, nn::recompute_plan("full", kBlocks), 12), 6 + 5);
     EXPECT_EQ(gathers(group, {{0, 4}}, 10), 6 + 1 + 4 + 2);
-    // Block 3 comes again with the outer blocks, and with the inner ones.
+    // Block 3 is gathered again with the outer blocks and with the inner ones.
     EXPECT_EQ(gathers(group, {{0, 5, {{2, 4}}}}, 13), 6 + 5 + 4);
   });
 }

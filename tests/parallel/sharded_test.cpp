@@ -57,7 +57,7 @@ state::StateDict parts_of(const optim::FlatOptimizer& optimizer, const state::St
   return result;
 }
 
-// 26 numbers on 7 ranks: some have nothing of a parameter, and the last nothing at all.
+// 26 numbers on 7 ranks: some ranks have no part of a parameter, and the last rank has none at all.
 TEST(Sharded, StatesContinueInAnyOtherStrategy) {
   comm::local::run(7, [](Group group) {
     Replica whole(kAdamW);
@@ -241,7 +241,7 @@ TEST(Sharded, TheModuleTakesWhatWasWrittenToPieces) {
       for (const auto& parameter : model->parameters()) {
         EXPECT_TRUE(parameter.eq(0.5).all().item<bool>()) << stage;
       }
-      // It goes on from them.
+      // The optimizer continues from them.
       make_step(*model, sharded, *optimizer);
       sharded.synchronize_replicas();
       EXPECT_NEAR(model->parameters()[0][0][0].item<double>(), 0.48, 0.01);
@@ -266,7 +266,8 @@ TEST(Sharded, StageThreeStartsWithShardsAlone) {
   });
 }
 
-// Passes without a graph gather too; after synchronize_replicas() a rank may make some of its own.
+// Passes without a graph gather, too. After synchronize_replicas(), a rank may run such passes
+// alone.
 TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
   comm::local::run(2, [](Group group) {
     const auto model = three_blocks();
@@ -288,7 +289,8 @@ TEST(Sharded, StageThreeHasAllParametersAfterAgree) {
   });
 }
 
-// Within a group as stage 3 does without groups; between groups, the all-reduce of a rank's shard.
+// Within a group, the same as stage 3 without groups; between groups, an all-reduce of a rank's
+// shard.
 TEST(Sharded, GroupsExchangeTheirShardsOfGradientsAlone) {
   static constexpr int kGroup = 2;
   comm::local::run(4, [](Group group) {

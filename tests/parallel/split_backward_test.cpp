@@ -9,8 +9,8 @@
 namespace troika::compat {
 namespace {
 
-// Expects the gradients of one backward pass from the two parts, and none of a parameter after the
-// first part.
+// Expects that the two parts give the gradients of one backward pass, and that the first part gives
+// no gradient of a parameter.
 void expect_same_gradients(torch::nn::Module& module, const at::Tensor& input,
                            const std::function<at::Tensor(const at::Tensor&)>& forward) {
   const auto whole_input = input.detach().requires_grad_();
@@ -67,7 +67,7 @@ TEST(SplitBackward, GivesThoseOfABlockWithAttention) {
                         [&](const at::Tensor& x) { return block.forward(x).square().sum(); });
 }
 
-// The second layer's inputs lead to the same parameter: the parts cannot be told apart there.
+// The second layer's inputs depend on the same parameter, so the parts cannot be separated there.
 TEST(SplitBackward, TakesAParameterThatTwoLayersUse) {
   torch::nn::Linear layer(3, 3);
   layer->to(at::kDouble);
@@ -76,7 +76,7 @@ TEST(SplitBackward, TakesAParameterThatTwoLayersUse) {
   });
 }
 
-// Neither use is behind the other.
+// Neither use depends on the other.
 TEST(SplitBackward, CallsAHookOnceForAParameterThatIsUsedSideBySide) {
   torch::nn::Linear layer(3, 3);
   layer->to(at::kDouble);

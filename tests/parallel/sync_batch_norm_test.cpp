@@ -16,7 +16,7 @@ using nn::BatchNorm;
 using torch::nn::BatchNormOptions;
 
 constexpr int kSteps = 3;
-// The number of samples of each rank, in each step.
+// The number of samples of each rank in each step.
 const std::vector<int64_t> kShares = {4, 0, 3};
 
 at::Tensor all_inputs(int step) {
@@ -32,7 +32,7 @@ struct Result {
   at::Tensor output, gradient;
 };
 
-// A pass as in a model: the layer reads what is not a leaf, and its output is written to.
+// A pass as in a model: the layer's input is not a leaf, and its output is modified in place.
 template <typename Module>
 Result pass(Module& module, int step, int64_t first, int64_t count) {
   const auto x = all_inputs(step).narrow(0, first, count).clone().requires_grad_();
@@ -45,7 +45,7 @@ void expect_close(const at::Tensor& got, const at::Tensor& expected) {
   EXPECT_TRUE(got.allclose(expected, 1e-10, 1e-10)) << got << "\nexpected\n" << expected;
 }
 
-// In float64, and with parameters that are not those of the start.
+// Returns a layer in float64 with changed parameters.
 template <typename Layer>
 void prepare(Layer& layer) {
   layer->to(torch::kDouble);
@@ -137,7 +137,7 @@ TEST(SyncBatchNorm, ConvertsEveryModelOfTheZoo) {
   EXPECT_EQ(count("mlp", 32), 0u);
 }
 
-// Each rank then does what LibTorch's layer does on its share alone, and calls no collective.
+// After that, each rank behaves like LibTorch's layer on its own share, and calls no collective.
 TEST(SyncBatchNorm, CanBeUndone) {
   comm::local::run(4, [](Group group) {
     BatchNorm layer(3);

@@ -12,7 +12,7 @@ namespace {
 
 using comm::Group;
 
-// Both events of the average of one bucket in one step.
+// The two events of the average of one bucket in one step.
 struct Average {
   std::vector<TraceEvent> ready, span;
 };
@@ -27,7 +27,8 @@ std::map<std::pair<int64_t, int64_t>, Average> averages_of(const Trace& trace) {
   return found;
 }
 
-// Three steps of three buckets of one float each; of none on one rank without codec.
+// Expects the averages of three steps with three buckets of one float each; none on one rank
+// without a codec.
 void expect_every_average(const Group& group, const comm::CodecOptions& codec) {
   torch::nn::Sequential module;
   for (int i = 0; i < 3; ++i) {

@@ -1,6 +1,6 @@
-// allocation_ranks RANKS: how often Trainer::fit asks for memory in a step, on the ranks that a
-// launcher started, beside a hand-written loop of the same steps: no more than that. The counts are
-// the same in every run.
+// allocation_ranks RANKS: on the ranks that a launcher started, checks that Trainer::fit allocates
+// no more often in a step than a hand-written loop of the same steps. The counts are the same in
+// every run.
 #include <gtest/gtest.h>
 
 #include <cstdio>

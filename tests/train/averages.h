@@ -1,4 +1,4 @@
-// Runs whose weights are averaged, and what they give.
+// Runs with averaged weights, and their results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ inline void expect_same(const State& a, const State& b) {
   for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
 }
 
-// Copies of the module at certain points of a run. Added after the callbacks of the options.
+// Copies the module at certain points of a run. It is added after the callbacks of the options.
 class Watching : public Callback {
  public:
   std::string name() const override { return "watching"; }
@@ -58,7 +58,7 @@ class Watching : public Callback {
     rates.push_back(c.training.learning_rate);
   }
   void on_train_batch_end(FitContext& c, const data::Batch&, const at::Tensor&) override {
-    // After steps, zero3 has no whole parameters.
+    // With zero3, parameters are not whole after a step.
     if (sees_steps) after_steps.push_back(copy_of(c.task.module()));
   }
   void on_validation_epoch_start(FitContext& c) override {
@@ -87,7 +87,7 @@ class Averages : public testing::Test {
     options_.comm.bucket_megabytes = 1e-2;
   }
 
-  // The module of the last rank when fit() has returned. `after` is called then on all ranks.
+  // Returns the last rank's module after fit(). Then calls `after` on all ranks.
   State fit(const TrainOptions& options, int ranks,
             const std::shared_ptr<Callback>& of_last_rank = nullptr,
             const std::function<void(Trainer&)>& after = {}) const {
@@ -107,12 +107,12 @@ class Averages : public testing::Test {
   static std::filesystem::path last(const TrainOptions& options) {
     return std::filesystem::path(options.run.folder) / "run" / "checkpoints/last";
   }
-  // The model of the last checkpoint.
+  // Returns the model of the last checkpoint.
   State saved(const TrainOptions& options) const {
     const auto list = checkpoint::load_weights(last(options) / "model.safetensors");
     return {list.begin(), list.end()};
   }
-  // The weights that a run goes on with.
+  // Returns the weights with which a run continues training.
   State raw(const TrainOptions& options) const {
     State result = saved(options);
     for (const auto& [name, tensor] :

@@ -1,4 +1,4 @@
-// Averages of weights, each against a plain loop over the weights of the run it accompanied.
+// Averages of weights, each against a plain loop over the weights of the same run.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -10,7 +10,7 @@
 namespace troika::train {
 namespace {
 
-// Steps counted from 0: those numbers of `from` on that `every` divides.
+// Averages the steps from `from` on whose number, counted from 0, is a multiple of `every`.
 State mean_by_hand(const std::vector<State>& after_steps, double decay, size_t from, size_t every,
                    bool with_buffers) {
   State mean;

@@ -160,7 +160,7 @@ TEST_F(NamedTensorsOfABatch, ReplicasOfAProcessShareThem) {
               oracle);
 }
 
-// Against a loop of one's own, which has no trainer in it.
+// Compared with a hand-written loop without the trainer.
 TEST_F(NamedTensorsOfABatch, TheStepIsThatOfTheWholeBatch) {
   options_.data.global_batch_size = kPairs;
   options_.trainer.accumulate_grad_batches = 1;

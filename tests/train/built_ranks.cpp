@@ -1,8 +1,7 @@
-// built_ranks RANKS WHAT: on the ranks that a launcher started, models that ranks build as shards,
-// without ever having them whole.
+// built_ranks RANKS WHAT: tests, on the ranks that a launcher started, models that ranks build as
+// shards and never hold whole.
 //   values: zero3 on such a model has, to the bit, the values of one that was made whole on rank 0.
-//   large save FOLDER | load FOLDER: a GPT of 300 M parameters. `save` trains two steps and writes
-//   a
+//   large save FOLDER | load FOLDER: a GPT of 300 M parameters. `save` trains two steps, writes a
 //     checkpoint, and checks that the start takes at most 1.1 times the memory of a step; `load`
 //     reads it on this number of ranks, and checks that all bits are those that were saved.
 //   small save FOLDER | load FOLDER: the same for a GPT of 0.6 M parameters.

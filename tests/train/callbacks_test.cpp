@@ -29,7 +29,7 @@ std::shared_ptr<torch::nn::LinearImpl> linear() {
   return module;
 }
 
-// Notes what is called, and where the run stood.
+// Records the called hooks and the position of the run.
 template <typename Base>
 class Noting : public Base {
  public:
@@ -152,7 +152,7 @@ TEST_F(CallbackRun, OfOneNameAreRefused) {
       "are saved under them");
 }
 
-// Logs in every way, on every rank numbers that all ranks know.
+// Logs in all ways. The numbers of each rank are known to all ranks.
 class ThreeRatesTask : public Task {
  public:
   using Task::Task;
@@ -218,7 +218,7 @@ TEST_F(CallbackRun, SharesOfABatchInThreadsLogAsOne) {
   EXPECT_THAT(log_file(), HasSubstr(R"("ends":1.0)"));
 }
 
-// Its validations log the scores given, one each, on all ranks.
+// Each validation logs one of the given scores, on all ranks.
 class ListedScoresTask : public Task {
  public:
   explicit ListedScoresTask(std::vector<double> scores)
@@ -238,7 +238,7 @@ class EarlyStoppingRun : public CallbackRun {
     options_.early_stopping.monitor = "score";
     options_.early_stopping.patience = 2;
   }
-  // How many epochs a run with these scores makes.
+  // Returns the number of epochs of a run with these scores.
   int64_t epochs(const std::vector<double>& scores, int ranks = 1) {
     int64_t result = 0;
     comm::local::run(ranks, [&](comm::Group group) {

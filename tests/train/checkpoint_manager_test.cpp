@@ -1,5 +1,5 @@
-// The choice of checkpoints that stay, by their scores alone. Lightning 2.6.6 keeps the same ones,
-// if it has the options.
+// The choice of the checkpoints to keep, by their scores. Lightning 2.6.6 keeps the same ones if it
+// has the options.
 #include "troika/train/callbacks/checkpoint_manager.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using testing::UnorderedElementsAre;
 using Names = std::vector<std::string>;
 using Scores = std::vector<double>;
 
-// A manager that is given these scores, one after another; checkpoints are "0", "1"...
+// A manager gets these scores, one after the other. The checkpoints are named "0", "1"...
 struct Rule {
   int64_t save_top_k;
   std::string mode;  // empty: nothing is monitored
@@ -94,7 +94,7 @@ TEST(CheckpointManager, GoesOnFromWhatAKillLeft) {
   EXPECT_THAT(chosen.finish_writing("d"), ElementsAre());
 }
 
-// The checkpoint that somebody chose stays also where the run goes on from a later one.
+// The checkpoint that the user chose is kept, also if the run resumes from a later one.
 TEST(CheckpointManager, NeverRemovesWhatSomebodyChose) {
   for (const bool has_monitor : {false, true}) {
     for (const char* chosen : {"a", "keep"}) {

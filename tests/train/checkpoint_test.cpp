@@ -20,7 +20,7 @@ namespace {
 using std::filesystem::exists;
 using std::filesystem::read_symlink;
 
-// With parameters, buffers of two types and an integer one.
+// Returns a module with parameters, buffers of two types and an integer buffer.
 std::shared_ptr<torch::nn::Module> make_module(uint64_t seed) {
   torch::manual_seed(seed);
   return torch::nn::Sequential(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4)).ptr();
@@ -94,7 +94,7 @@ TEST_F(Checkpoint, LastBeforeTheFirstIsNone) {
           "model.safetensors elsewhere serves model.weights)");
 }
 
-// Rank r's tensor `own` and, on rank 2, `b` are its own.
+// The tensor `own` differs on every rank, and `b` differs on rank 2.
 TEST_F(Checkpoint, WhatRanksShareIsWrittenOnce) {
   comm::local::run(3, [&](comm::Group group) {
     const auto rank = group.rank();

@@ -14,7 +14,7 @@
 
 namespace troika::train {
 namespace {
-// An asynchronous checkpoint that fails ends the run, not only its thread.
+// A failed asynchronous checkpoint ends the run, not only its thread.
 TEST(CheckpointWriter, WhatFailsIsThrownByTheRun) {
   for (const int64_t every_n_train_steps : {1, 0}) {
     const TemporaryFolder folder;

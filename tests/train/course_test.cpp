@@ -1,4 +1,5 @@
-// The turns of a run's course: what a start goes on from, what it leaves alone, and how runs end.
+// How runs of one name follow each other: which checkpoint a start resumes from, which files it
+// leaves alone, and how runs end.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -29,7 +30,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-// Sees when it starts and validates, and can end that.
+// Records starts and validations, and can end them.
 class Turns : public Callback {
  public:
   std::string name() const override { return "turns"; }
@@ -110,7 +111,7 @@ class Course : public testing::Test {
   Turns turns_;
 };
 
-// Without a word from the ranks about each other both would wait until the time-out.
+// If the ranks did not report their calls to each other, both would wait until the timeout.
 TEST_F(Course, ACollectiveInAHookOfOneRankIsNamedAtOnce) {
   options_.data.global_batch_size = 8;
   options_.trainer.sync_batchnorm = true;  // with a group of its own
@@ -137,7 +138,7 @@ TEST_F(Course, SaysWhatItIsAboutToDoAndShowsValidationsToo) {
   EXPECT_THAT(shown, HasSubstr("\rvalidation "));
 }
 
-// They decide by it when to save and stop.
+// By this time, ranks decide when to save and stop.
 TEST_F(Course, ARunThatGoesOnHasOneTimeOnAllRanks) {
   fit(2, 1);
   options_.trainer.ckpt_path = "last";
@@ -166,7 +167,7 @@ TEST_F(Course, CheckpointsOfEarlierRunsStay) {
   const auto before = folders();
   fit(1, 1);
   EXPECT_THAT(before, testing::IsSubsetOf(folders()));
-  // Nor do later ones of the run, where it goes on from an earlier one.
+  // Later checkpoints of the run also stay when it resumes from an earlier one.
   options_.checkpoint.save_top_k = 1;
   options_.trainer.ckpt_path = (checkpoints() / before.front()).string();
   options_.trainer.max_epochs = 3;
@@ -189,7 +190,7 @@ TEST_F(Course, APathThroughALinkMeansWhatItPointsTo) {
   }
 }
 
-// As scp -r makes one.
+// A copy as made by scp -r.
 TEST_F(Course, ACopyThatFollowedLinksGoesOn) {
   fit(1, 6);
   for (const bool keeps_original : {true, false}) {

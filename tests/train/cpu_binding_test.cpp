@@ -94,7 +94,7 @@ TEST(CoreShares, AreWholeCoresWhereThereAreEnough) {
   EXPECT_THAT(share_of(four, 3, system.path()).processors, ElementsAre(3));
 }
 
-// Tests on threads of their own, which begin with the mask of this process.
+// Tests that run on separate threads, which start with the mask of this process.
 class CpuBindingOfThreads : public testing::Test {
  protected:
   void SetUp() override { ASSERT_GE(all_.size(), 2u) << "a test of how threads are bound"; }
@@ -105,7 +105,7 @@ class CpuBindingOfThreads : public testing::Test {
     return found;
   }
 
-  // There are `count` threads that compute for this one, and they may run on these processors.
+  // Expects that `count` threads compute for this one, and that they may run on these processors.
   static void expect_computing(size_t count, const Processors& expected) {
     std::mutex mutex;
     std::set<std::thread::id> threads;
@@ -122,7 +122,7 @@ class CpuBindingOfThreads : public testing::Test {
     EXPECT_EQ(threads.size(), count);
   }
 
-  // In a thread of its own, which has threads of its own to compute with.
+  // Runs the body in a separate thread, which has its own compute threads.
   static void apart(const std::function<void()>& body) {
     const int before = at::get_num_threads();
     std::thread(body).join();

@@ -1,4 +1,5 @@
-// Data modules: what is called where, in which order, and what happens where it fails.
+// Data modules: which functions are called on which ranks and in which order, and what happens if
+// they fail.
 #include "troika/train/task/data_module.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// The notes of the modules of all ranks.
+// The records of the modules of all ranks.
 struct Notes {
   void add(const std::string& note) {
     const std::lock_guard lock(mutex);

@@ -19,7 +19,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Notes what an engine asks and tells, and ends early where told to.
+// Records the calls of an engine, and ends the step early if asked to.
 class Noted : public MicroBatches {
  public:
   Noted(std::vector<std::string>& notes, int64_t count, int64_t begin, int64_t given)

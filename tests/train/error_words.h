@@ -1,4 +1,4 @@
-// The words of an error, for matchers.
+// Returns the message of an error, for matchers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace troika::train {
 
-// The message of what `body` throws, an error of usage; "nothing" if it does not throw.
+// Returns the message of the Error(usage) that `body` throws; "nothing" if it does not throw.
 inline std::string error_of(const std::function<void()>& body) {
   try {
     body();

@@ -68,7 +68,7 @@ TEST(Evaluation, IsTheSameForEveryNumberOfRanks) {
   const TemporaryFolder folder;
   auto options = one_step(folder.path(), 1e-30);
   options.model.name = "mlp";
-  // Matrix products round a sample by the size of its batch.
+  // In matrix products, the rounding of a sample depends on the size of its batch.
   for (const auto& [precision, tolerance] : {std::pair("64", 1e-14), {"32", 1e-7}}) {
     options.trainer.precision = precision;
     const observe::RunSummary alone = fit(options, 1, make_model("mlp"));

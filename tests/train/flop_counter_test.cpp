@@ -1,4 +1,4 @@
-// FLOPs as they are counted, by hand.
+// Counted FLOPs against numbers computed by hand.
 #include "troika/compat/flop_counter.h"
 
 #include <ATen/ThreadLocalState.h>
@@ -53,7 +53,7 @@ TEST(Flops, OfConvolutionsCountPlacesAndGradientsThatAreAsked) {
 TEST(Flops, OfABackwardPassLeaveOutWhatItRecomputes) {
   const auto task = make_waves_task(8, 0);
   const auto batch = Waves().load(std::vector<int64_t>{0, 1, 2, 3, 4}, {});
-  // Linear layers of 3 to 8 and 8 to 2; nobody asks for the gradient of the input.
+  // Linear layers of 3 to 8 and 8 to 2; the gradient of the input is not needed.
   const int64_t first = 2 * 5 * 3 * 8, second = 2 * 5 * 8 * 2;
   const auto step = [&] { task->training_step(batch).backward(); };
   EXPECT_EQ(flops_of(step), 2 * first + 3 * second);
@@ -94,7 +94,8 @@ TEST(Flops, WorksAreTheProductsOfEachPassWithTheBytesTheyMustMove) {
                                           Work{product, moved, true}, Work{product, moved, true}));
 }
 
-// As autograd runs backward passes on GPUs: on a thread of its own, with the state of the caller's.
+// As autograd runs backward passes on GPUs: on a separate thread, with the state of the caller's
+// thread.
 TEST(Flops, OfABackwardPassOnAnotherThreadCount) {
   const auto a = at::ones({3, 4}).requires_grad_(), b = at::ones({4, 5}).requires_grad_();
   const auto on_a_thread = [](const std::function<void()>& work) {
@@ -126,7 +127,7 @@ TEST(Flops, OfABackwardPassOnAnotherThreadCount) {
   EXPECT_EQ(flops, 2 * 3 * 4 * 5);
 }
 
-// Calls an operator as far as observers see it.
+// Makes observers see a call of an operator.
 void observe(const char* name, std::vector<c10::IValue> inputs) {
   at::RecordFunction call(at::RecordScope::FUNCTION);
   call.before(name, &inputs);
@@ -171,7 +172,7 @@ TEST(Flops, OfFusedRecurrentLayersAreThoseOfTheirProducts) {
   }
 }
 
-// The frames ask for no gradient.
+// The frames need no gradient.
 TEST(Flops, OfAnS2vtAreThoseOfItsMatrices) {
   const nn::ModelOptions options{.name = "s2vt",
                                  .hidden_width = 6,
@@ -189,7 +190,7 @@ TEST(Flops, OfAnS2vtAreThoseOfItsMatrices) {
   const int64_t lstms = 2 * rows * (4 * 6) * ((8 + 6) + (6 + 8 + 6));
   const int64_t forward = embedding + lstms + head;
   EXPECT_EQ(flops_of([&] { model->forward(inputs); }), forward);
-  // The first states are zeros, whose gradients nobody asks for.
+  // The first states are zeros, whose gradients are not needed.
   const int64_t first_states = 2 * (2 * 2) * (4 * 6) * 6;
   EXPECT_EQ(flops_of([&] { nn::only(model->forward(inputs)).sum().backward(); }),
             3 * forward - embedding - first_states);

@@ -1,4 +1,4 @@
-// Ranks that are processes, forked from a test: ten times faster to start than a program.
+// Ranks that are processes forked from a test, which starts them ten times faster than a program.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace troika::train {
 
-// The ranks of one life of a run, each a process. To be made before any thread is.
+// The processes of a run between two starts. Make it before any thread is started.
 class Life {
  public:
   Life(int ranks, const std::function<void(int rank)>& body) {
@@ -35,14 +35,14 @@ class Life {
   Life(const Life&) = delete;
   Life& operator=(const Life&) = delete;
 
-  // Whether rank 0 ended by then.
+  // Whether rank 0 ends within this time.
   bool ends_within(Milliseconds time) const {
     pollfd entry{descriptors_[0], POLLIN, 0};
     return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
   }
   void kill(int rank) const { ::kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
 
-  // Returns how each rank ended. Ranks that hang are killed, and give SIGKILL.
+  // Returns how each rank ended. Ranks that hang are killed, so their result is SIGKILL.
   std::vector<int> statuses() {
     std::vector<int> result;
     const auto deadline = Deadline::after(Milliseconds(60'000));

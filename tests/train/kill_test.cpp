@@ -1,9 +1,9 @@
-// Runs that are killed at random instants: every restart finds a whole checkpoint and the logs of
-// all that was before it; what comes out in the end, logs too, is to the bit what the run gives
-// that nobody killed.
+// Runs that are killed at random instants: every restart finds a whole checkpoint and the logs up
+// to it, and the final result, including the logs, is bit-identical to that of an undisturbed run.
 //
-// Ranks are processes, forked before any thread is, because that is ten times faster to start than
-// a program. TROIKA_KILLS says how many kills a test makes, TROIKA_KILL_SEED when.
+// Ranks are processes that are forked before any thread is started, which is ten times faster than
+// starting a program. TROIKA_KILLS is the number of kills in a test; TROIKA_KILL_SEED determines
+// their times.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ class Kills : public testing::Test {
   }
   std::filesystem::path output() const { return folder_ / "output"; }
 
-  // One rank of a life, in a process of its own.
+  // Runs one rank of a run, in a separate process.
   [[noreturn]] void be_rank(int rank, int port, const std::string& run) const {
     const int log = ::open(output().c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     ::dup2(log, STDERR_FILENO);
@@ -79,14 +79,14 @@ class Kills : public testing::Test {
     }
   }
 
-  // Starts a run of this name, or goes on with it.
+  // Starts a run of this name, or resumes it.
   Life live(const std::string& run) const {
     std::filesystem::remove(output());
     const int port = cluster::free_port();
     return Life(kRanks, [&](int rank) { be_rank(rank, port, run); });
   }
 
-  // Everything a rank's course depends on, in the end.
+  // Returns the final state of each rank on which further training depends.
   static std::vector<checkpoint::RankState> kept(const std::filesystem::path& checkpoint) {
     std::vector<checkpoint::RankState> result;
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -110,7 +110,8 @@ class Kills : public testing::Test {
     return rows;
   }
 
-  // The step of the checkpoint that a restart will take, all of which is as written; -1 for none.
+  // Returns the step of the checkpoint from which a restart will resume, after a check that it is
+  // whole; -1 for none.
   int64_t whole_checkpoint(const std::string& run) const {
     const auto last = checkpoint::find_checkpoint(checkpoints(run), "last");
     if (last.empty()) return -1;
@@ -120,14 +121,14 @@ class Kills : public testing::Test {
     return index.info.step;
   }
 
-  // Kills one rank or, as often as any of them, all.
+  // Kills the rank `victim`, or all ranks if it is kRanks.
   static void expect_killed(Life& life, int victim, const std::filesystem::path& output) {
     for (int rank = 0; rank < kRanks; ++rank) {
       if (victim == rank || victim == kRanks) life.kill(rank);
     }
     for (const int status : life.statuses()) {
       const bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-      // The others notice, or were done.
+      // The other ranks notice the loss, or have ended already.
       const bool has_ended = victim != kRanks && WIFEXITED(status);
       EXPECT_TRUE(is_killed || has_ended || status == 0) << status << read_file(output);
     }

@@ -78,7 +78,7 @@ TEST_F(LanguageTask, HasWholeLogitsNeitherInTrainingNorInValidation) {
   EXPECT_LT(static_cast<double>(memory::peak() - before), 1.5 * logits);
 }
 
-// A program's own way through the model is given logits.
+// A program's own function that runs the model gets logits.
 TEST_F(LanguageTask, AsksNoModelThatAProgramRunsItself) {
   Task task(model_, [this](const at::Tensor& inputs) { return model_->forward(inputs) * 2; });
   EXPECT_NEAR(task.training_step(batch_).item<double>(),
@@ -87,7 +87,7 @@ TEST_F(LanguageTask, AsksNoModelThatAProgramRunsItself) {
   EXPECT_EQ(Task(model_).predict_step(batch_).dim(), 3);
 }
 
-// One that overrides the loss is given them as well, whatever it makes of them.
+// A task that overrides the loss gets logits, too, whatever it does with them.
 class Smoothed : public Task {
  public:
   using Task::Task;

@@ -270,7 +270,7 @@ TEST_F(LimitedRun, MayInsistOnDeterministicAlgorithms) {
   EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
 }
 
-// A run that went on longer was saved inside of an epoch.
+// A run that trained longer was saved inside an epoch.
 TEST_F(LimitedRun, ARunBeyondItsLimitsIsFinishedAndKeepsItsCheckpoints) {
   options_.checkpoint.every_n_train_steps = 4;
   options_.checkpoint.save_top_k = -1;
@@ -315,7 +315,7 @@ TEST_F(LimitedRun, WithoutMaxEpochsGoesOnUntilAnotherLimit) {
   EXPECT_EQ(with_default_epochs(options_).trainer.max_epochs, 3);
 }
 
-// As Lightning's are written.
+// The limits can be written as in Lightning.
 TEST(LimitOptions, MayBeNumbersInFiles) {
   TrainOptions options;
   auto table = make_table(options);

@@ -1,4 +1,4 @@
-// The rows of the logs in a run's folder.
+// Reads the rows of the logs in a run's folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ namespace troika::train {
 
 constexpr const char* kMeasuredMetric = "train/samples_per_second";
 
-// The rows that a file holds, in their order: a step and what was logged, without what no run
-// logs twice.
+// The rows of a file in their order: a step and the logged values, without values that differ
+// between equal runs.
 using LoggedRows = std::vector<std::pair<int64_t, std::map<std::string, std::string>>>;
 
 inline LoggedRows csv_rows(const std::filesystem::path& run) {

@@ -102,7 +102,7 @@ TEST(PrometheusLogger, HoldsTheLatestValues) {
       << "nothing else that a collector could read";
 }
 
-// A file that is open while it is replaced stays the whole old one, as with a rename.
+// A reader that has the file open while it is replaced keeps the whole old file, as with a rename.
 TEST(PrometheusLogger, ReplacesTheFileByARename) {
   const TemporaryFolder folder;
   const auto path = folder / "m.prom";

@@ -1,4 +1,4 @@
-// Runs whose convolutions' weights lie channels last: against those where they do not.
+// Runs with convolution weights in the format channels_last, against runs with contiguous weights.
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
@@ -162,7 +162,7 @@ TEST_F(MemoryFormatOfARun, CheckpointsGoIntoEither) {
       options_.trainer.max_epochs = 1;
       const auto half = fit(from, 2);
       options_.trainer.max_epochs = 2;
-      // Without checkpoints of their own, both go on from that one.
+      // Without checkpoints of their own, both resume from that one.
       options_.checkpoint.enabled = false;
       for (const std::string to : {"contiguous", "channels_last"}) {
         SCOPED_TRACE(options_.run.name + " from " + from + " to " + to);

@@ -1,5 +1,5 @@
-// memory_ranks RANKS WHAT: on the ranks that a launcher started, what training takes of memory,
-// counted, against what was said of it. The start must not take more than a step does.
+// memory_ranks RANKS WHAT: on the ranks that a launcher started, compares the counted memory of
+// training with predictions. The start must not take more memory than a step.
 //   prediction MODEL [all]: MemoryPredictor's, for each strategy with each precision and with most
 //     ways to recompute, then with an average of the weights; `all`: for each combination.
 //   own: the same for the module and the loss of a program, which are made before the prediction.

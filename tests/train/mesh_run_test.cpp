@@ -32,8 +32,8 @@ TrainOptions options_in(const std::filesystem::path& folder) {
   return options;
 }
 
-// Rank 0's; every rank must have the same weights. The axes beside `data` cut nothing: their ranks
-// do the same work.
+// Returns the course of rank 0; all ranks must have the same weights. Axes other than `data` divide
+// nothing: their ranks do the same work.
 Course fit_on(const std::string& axes, const std::string& strategy) {
   const TemporaryFolder folder;
   auto options = options_in(folder.path());
@@ -68,7 +68,7 @@ Course fit_on(const std::string& axes, const std::string& strategy) {
 }
 
 // Samples, seeds, dropout, statistics of batch norm, clipping, metrics and logs follow the data
-// axis, whatever axes lie around it and inside it.
+// axis, whatever axes are outside or inside it.
 TEST(MeshRun, FollowsTheDataAxis) {
   for (const std::string strategy : {"ddp", "zero2"}) {
     const auto expected = fit_on("data=2", strategy);

@@ -1,5 +1,5 @@
-// When checkpoints are written and which stay. Unless a case says otherwise, what it expects is
-// what Lightning 2.6.6 does with the same options and scores; its names count epochs from 0.
+// When checkpoints are written, and which are kept. Unless a case says otherwise, Lightning 2.6.6
+// does the same with the same options and scores; its file names count epochs from 0.
 #include "troika/train/callbacks/model_checkpoint.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 using Scores = std::vector<double>;
 
-// Its validations log the scores given, one each, on all ranks.
+// Each validation logs one of the given scores, on all ranks.
 class ScoredTask : public Task {
  public:
   explicit ScoredTask(Scores scores)
@@ -80,7 +80,7 @@ class KeptCheckpoints : public testing::Test {
     const auto list = split(text, ' ');
     return text.empty() ? std::set<std::string>() : std::set<std::string>(list.begin(), list.end());
   }
-  // Empty where there is none.
+  // Returns the target of a link, or an empty text if there is no link.
   std::string link(const std::string& name, const std::string& run = "run") const {
     std::error_code none;
     const auto target = std::filesystem::read_symlink(checkpoints(run) / name, none);
@@ -207,7 +207,7 @@ TEST_F(KeptCheckpoints, OfAnEarlierRunStay) {
   EXPECT_EQ(link("last"), "12-v1");
 }
 
-// A run that goes on knows which were the best before, so it ends with the same folders.
+// A resumed run knows which checkpoints were the best before, so it ends with the same folders.
 TEST_F(KeptCheckpoints, AreKnownAfterAResume) {
   const Scores first{5, 2, 4}, second{3, 6, 7};
   options_.checkpoint.save_last = "true";
@@ -226,7 +226,7 @@ TEST_F(KeptCheckpoints, AreKnownAfterAResume) {
   EXPECT_EQ(link("last"), "12");
 }
 
-// The link `last` moves on; what somebody chose by its name or as the best is theirs.
+// The link `last` moves on. A checkpoint that the user chose by its name or as `best` is kept.
 TEST_F(KeptCheckpoints, OneThatWasChosenToResumeFromStays) {
   options_.trainer.max_epochs = 2;
   run({3, 1});
@@ -262,8 +262,8 @@ TEST_F(KeptCheckpoints, OfAnotherRunAreNotTouched) {
   EXPECT_EQ(link("best"), "12");
 }
 
-// A run that was asked to stop in the last pass of an epoch validates what it saved when it goes
-// on.
+// A run that was asked to stop in the last pass of an epoch validates the saved state when it
+// resumes.
 TEST_F(KeptCheckpoints, AreJudgedAfterAResumeToo) {
   options_.checkpoint.monitor = "score";
   options_.trainer.ckpt_path = "last";

@@ -1,4 +1,4 @@
-// Batches of noise.
+// A data set of noise.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace troika::train {
 
-// Noise of the model's shape.
+// Noise with the shape of the model's inputs.
 class Noise : public data::Dataset {
  public:
   explicit Noise(const nn::ModelOptions& model) : model_(model) {}

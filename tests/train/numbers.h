@@ -1,4 +1,4 @@
-// A data set of samples of two equal numbers, whose class is whether the number is odd.
+// A data set whose samples are two equal numbers; the class is whether the number is odd.
 #pragma once
 
 #include "troika/compat/torch.h"

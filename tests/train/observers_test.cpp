@@ -1,4 +1,4 @@
-// Callbacks that watch a run: statistics, throughput, what is left of a run that failed.
+// Callbacks that watch a run: statistics, throughput, and the checkpoint of a failed run.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -77,7 +77,7 @@ class Observed : public testing::Test {
   TrainOptions options_;
 };
 
-// By hand, on one rank.
+// Statistics computed by hand, on one rank.
 class HandStatistics : public Callback {
  public:
   std::string name() const override { return "hand"; }
@@ -197,7 +197,7 @@ TEST_F(Observed, ThroughputIsOfAllRanksAndAShareOfTheirPeaks) {
 
 TEST_F(Observed, ThroughputGivesTheSummaryARooflineOfAllRanks) {
   options_.throughput = {.enabled = true, .available_flops = 1e6};
-  // Linear layers of 3 to 8 and 8 to 2; nobody asks for the gradient of the input.
+  // Linear layers of 3 to 8 and 8 to 2; the gradient of the input is not needed.
   const double first = 2 * 3 * 8, second = 2 * 8 * 2, batch = 6;
   for (const int ranks : {1, 3}) {
     fit(ranks);
@@ -295,7 +295,7 @@ TEST_F(Observed, WhatAFailedRunHadReachedIsWrittenAndGoesOn) {
     EXPECT_EQ(rows().at(0).at("step"), 2) << "of before";
     const auto resumed = weights_in(checkpoints / "last");
     for (size_t i = 0; i < whole.size(); ++i) {
-      // The first pass of the step that failed was made twice.
+      // The first pass of the failed step was run twice.
       if (whole[i].first.starts_with("1.running") || whole[i].first.starts_with("1.num")) continue;
       EXPECT_TRUE(resumed[i].second.allclose(whole[i].second, 1e-9, 1e-12)) << whole[i].first;
     }
@@ -313,7 +313,7 @@ TEST_F(Observed, AFailureLeavesNothingWhereRanksShareStates) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/checkpoints/on_exception"));
 }
 
-// Fails while averaged weights stand in for those that are trained.
+// Fails while averaged weights replace the trained ones.
 class FailingValidation : public Callback {
  public:
   std::string name() const override { return "failing_validation"; }
@@ -336,7 +336,7 @@ TEST_F(Observed, AFailedValidationLeavesTheWeightsThatAreTrained) {
   }
 }
 
-// A callback of somebody who forgot that the other ranks do not take part.
+// A callback whose author forgot that the other ranks do not take part.
 class OnRankZeroOnly : public Callback {
  public:
   std::string name() const override { return "on_rank_zero_only"; }

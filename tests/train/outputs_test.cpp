@@ -1,4 +1,4 @@
-// Tasks whose model gives several tensors, and tasks that a plan cannot cut into stages.
+// Tasks whose model returns several tensors, and tasks that cannot be cut into stages.
 #include "troika/train/task/outputs.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ TEST(Outputs, AreFoundByName) {
                "of your own takes them by name: loss(outputs, batch))");
 }
 
-// A mean and the logarithm of a deviation for each sample.
+// Returns a model that gives a mean and the logarithm of a deviation for each sample.
 std::shared_ptr<nn::Model> make_gaussian() {
   torch::manual_seed(5);
   auto model = std::make_shared<nn::Model>();

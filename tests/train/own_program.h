@@ -1,4 +1,4 @@
-// A program of one's own: a module, a loss and data that no table names.
+// A user's program: a module, a loss and a data set that are not built in.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 
 namespace troika::train {
 
-// Sums to learn, of `width` numbers.
+// A data set of `width` numbers, whose sum is the target.
 class Sums : public data::Dataset {
  public:
   explicit Sums(int64_t size = 16, int64_t width = 4) : size_(size), width_(width) {}
@@ -59,7 +59,7 @@ class OwnProgram : public testing::Test {
   TrainOptions options_;
 };
 
-// Judges by a number of its own alone.
+// A task whose validation logs only its own metric.
 class JudgedByItself : public Task {
  public:
   using Task::Task;

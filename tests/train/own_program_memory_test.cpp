@@ -1,4 +1,4 @@
-// Memory of a program of one's own is predicted.
+// The memory prediction for a user's program.
 #include "tests/train/own_program.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/nn/state.h"

@@ -1,4 +1,4 @@
-// A program of one's own: what it prints, and how it fails.
+// A user's program: what it prints, and how it fails.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// LibTorch's own words for what the module below does wrong; versions differ.
+// Returns LibTorch's message for the mistake of the module below, which depends on the version.
 std::string words_of_libtorch() {
   try {
     at::linear(at::ones({4, 4}), at::ones({8, 5}), at::ones({8}));
@@ -183,7 +183,7 @@ TEST_F(OwnProgram, FramesOfTheStackAreShownWhereTheyAreAskedFor) {
                                           Not(HasSubstr("frame #")))));
 }
 
-// Prints what main() prints of an error, and returns the exit code.
+// Returns the text that main() prints for an error, and the exit code.
 std::pair<std::string, int> ending_of(const std::function<void()>& body) {
   testing::internal::CaptureStderr();
   int code = 0;
@@ -214,7 +214,7 @@ TEST_F(OwnProgram, AnErrorThatEndsItIsALineAndAnExitCode) {
   ::unsetenv("TORCH_SHOW_CPP_STACKTRACES");
 }
 
-// Is asked by a signal to end, in its first step.
+// Gets a signal to end in its first step.
 class Signalled : public Task {
  public:
   using Task::Task;
@@ -270,7 +270,7 @@ TEST_F(OwnProgram, OneThatWasStoppedSaysHowToGoOn) {
   trainer.ask_to_stop([] { return cluster::StopRequest::save_and_stop; });
   trainer.fit(task, Sums(), Sums());
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("\n  to go on             start the program with run.name = \"run\" and "
+              HasSubstr("\n  to resume            start the program with run.name = \"run\" and "
                         "trainer.ckpt_path = \"last\"\n"));
 }
 

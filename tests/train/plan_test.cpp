@@ -28,7 +28,7 @@ TrainOptions with_strategy(const std::string& name) {
   return options;
 }
 
-// Names of other programs mean the nearest plan that there is.
+// Names of other programs mean the most similar plan.
 TEST(ResolvePlan, NamesMeanPlans) {
   struct Meaning {
     std::string name, ours;
@@ -121,7 +121,7 @@ TEST(ResolvePlan, AGroupsHostsMakeItsCluster) {
   });
 }
 
-// A key decides something of some strategy's plan if and only if a plan decides it in its place.
+// A key has an effect on some strategy's plan if and only if is_planned() says so.
 TEST(ResolvePlan, PlannedKeysAreThoseThatPlansDependOn) {
   const auto plans = [](const TrainOptions& options) {
     std::vector<std::string> texts;
@@ -196,14 +196,33 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
       "[train] a plan for another world; got 4 ranks: mesh.axes data=4, expected 2, the ranks "
       "of this run, or data=-1 for any number");
   EXPECT_EQ(refused(on("pipeline=2 data=2"), 4),
-            "[train] the pipeline axis of a plan cannot be run yet; got mesh.axes pipeline=2 "
-            "data=2, expected the data axis alone");
-  EXPECT_THAT(refused(on("pipeline=2 data=2-1"), 3), HasSubstr("the pipeline axis of a plan"));
+            "[train] a pipeline axis without a schedule of stages; got mesh.axes pipeline=2 data=2 "
+            "and schedule.name one_stage, expected a schedule by name, as gpipe, or pipeline=1");
+  auto cut = on("pipeline=2 data=2");
+  cut.schedule = "gpipe";
+  EXPECT_EQ(refused(cut, 4), "none");
+  auto uneven = on("pipeline=2 data=2-1");
+  uneven.schedule = "gpipe";
+  EXPECT_THAT(refused(uneven, 3), HasSubstr("stages with different numbers of replicas"));
+  auto sharded = cut;
+  sharded.exchange = {.method = ExchangeMethod::zero, .zero_stage = 1};
+  EXPECT_THAT(refused(sharded, 4), HasSubstr("replicas of a pipeline average gradients"));
+  auto compressed = cut;
+  compressed.compression.codec = "topk";
+  EXPECT_THAT(refused(compressed, 4),
+              HasSubstr("gradients of a pipeline are not compressed; got ddp.hook topk"));
+  auto threads = cut;
+  threads.threads = 2;
+  EXPECT_THAT(refused(threads, 4), HasSubstr("stages of a pipeline are on processes"));
+  auto dual = cut;
+  dual.schedule = "dualpipe-v";
+  dual.micro_batches = 3;
+  EXPECT_THAT(refused(dual, 4), HasSubstr("dualpipe-v"));
   EXPECT_THAT(refused(on("data=2 tensor=2"), 4), HasSubstr("the tensor axis of a plan"));
   EXPECT_THAT(refused(on("context=2"), 2), HasSubstr("the context axis of a plan"));
   EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .cut = "stem|head"}, 2),
-            "[train] stages of a plan cannot be run yet; got stages.cut stem|head, expected one "
-            "stage: no cut");
+            "[train] stages without a schedule of stages; got stages.cut stem|head and "
+            "schedule.name one_stage, expected a schedule by name, or no cut");
   Plan torn = on("data=4");
   torn.exchange = {.method = ExchangeMethod::zero, .zero_stage = 2, .zero_group = 3};
   EXPECT_THAT(refused(torn, 4), HasSubstr("groups of ranks that share a model out"));
@@ -236,6 +255,8 @@ TEST(MemoryOfAPlan, IsThatOfWhatThePlanSays) {
   EXPECT_EQ(why_not("[mesh]\naxes = \"data=8\"\n"), "mesh data=8 on 4 ranks");
   EXPECT_EQ(why_not("[mesh]\naxes = \"pipeline=2 data=2\"\n"), "mesh pipeline=2 data=2 on 4 ranks");
   EXPECT_EQ(why_not("[mesh]\naxes = \"data=-1\"\n[stages]\ncut = \"a|b\"\n"), "stages of a model");
+  EXPECT_EQ(why_not("[mesh]\naxes = \"pipeline=1\"\n[schedule]\nname = \"gpipe\"\n"),
+            "stages of a model");
 }
 
 class PlannedNumbers : public data::Dataset {
@@ -297,8 +318,8 @@ class PlannedRun : public testing::Test {
   TrainOptions options_;
 };
 
-// A plan's text says all that a strategy's name and options said. Bits may differ between
-// runs, whose all-reduce is chosen by times.
+// A plan's text has the same effect as the strategy's name and options. Bits may differ between
+// runs, because the all-reduce algorithm is chosen by timings.
 TEST_F(PlannedRun, IsThatOfItsStrategy) {
   for (const auto* name : {"ddp", "zero1", "zero3", "local_sgd", "post_local_sgd", "diloco", "dp",
                            "horovod", "hybrid_shard"}) {
@@ -340,7 +361,7 @@ TEST_F(PlannedRun, OfAnotherWorldIsRefused) {
   EXPECT_ERROR(
       weights(options_), ErrorKind::usage,
       "[train] the tensor axis of a plan cannot be run yet; got mesh.axes data=2 tensor=2, "
-      "expected the data axis alone");
+      "expected the axes pipeline and data alone");
   options_.trainer.plan = "[mesh]\naxes = \"data=-1\"\n";
   EXPECT_TRUE(weights(options_).defined());
 }

@@ -21,7 +21,7 @@
 namespace troika::train {
 namespace {
 
-// Four overlapping clouds of points, in any number of dimensions as far apart as in eight.
+// Four overlapping clouds of points. Their distances do not depend on the number of dimensions.
 class Clouds : public data::Dataset {
  public:
   explicit Clouds(std::vector<int64_t> shape = {8}) : shape_(std::move(shape)) {
@@ -213,7 +213,7 @@ struct Ones : torch::nn::Module {
   at::Tensor weight;
 };
 
-// With gradients as a backward pass in float16 would leave them.
+// With the gradients that a backward pass in float16 would give.
 TEST(Optimization, AnOverflowCostsAStep) {
   for (const char* name : {"16-mixed", "16-true"}) {
     const auto precision = nn::parse_precision(name);

@@ -1,5 +1,5 @@
-// Python's `safetensors` package and TensorBoard's own reader find in our files what we wrote, and
-// we in that package's: see read_files.py.
+// Python's package `safetensors` and TensorBoard's own reader read Troika's files, and Troika reads
+// that package's files: see read_files.py.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -49,7 +49,7 @@ class Python : public testing::Test {
     log(1'000'000'007, "train/loss", -2.5);
   }
 
-  // A run that ended after step 4, and went on from a checkpoint after step 2.
+  // A run that ended after step 4, and resumed from a checkpoint after step 2.
   void write_resumed_events() const {
     const auto folder = folder_ / "resumed";
     observe::TensorBoardLogger first(folder);

@@ -13,8 +13,9 @@
 
 namespace troika::train {
 
-// Runs `body` with the arguments after RANKS, which must be the number of ranks. It returns false
-// for wrong arguments. Returns the program's exit code: not 0 where an expectation failed.
+// Runs `body` with the arguments after RANKS, which must be the number of ranks. `body` returns
+// false for wrong arguments. Returns the program's exit code, which is not 0 if an expectation
+// failed.
 inline int main_of_ranks(int argc, char** argv, const char* usage,
                          const std::function<bool(const comm::Group& group,
                                                   const std::vector<std::string>& more)>& body) {

@@ -1,4 +1,5 @@
-// Advice on memory: what is named fits by the prediction, and nothing is named where nothing does.
+// Suggestions for memory: every suggested choice fits by the prediction, and nothing is suggested
+// if nothing fits.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 

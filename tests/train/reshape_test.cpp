@@ -1,4 +1,5 @@
-// A checkpoint belongs to the model: any number of ranks loads, to the bit, what any other saved.
+// A checkpoint is independent of the number of ranks: any number of ranks loads exactly what any
+// other number saved.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -38,7 +39,7 @@ class Reshape : public testing::TestWithParam<Change> {
     options_.comm.bucket_megabytes = 1e-2;
   }
 
-  // Wide enough for zero3 to release parameters between passes; of a size no number of ranks
+  // Wide enough for zero3 to release parameters between passes, with a size that no number of ranks
   // divides.
   static std::shared_ptr<Task> make_task() { return make_waves_task(2603, 0); }
 
@@ -60,7 +61,7 @@ class Reshape : public testing::TestWithParam<Change> {
     }
   }
 
-  // `ranks` ranks of `strategy` take the checkpoint, and write what they then have into `folder`.
+  // Loads the checkpoint on `ranks` ranks with `strategy`, and saves the result into `folder`.
   void pass_on(const std::filesystem::path& checkpoint, const std::string& strategy, int ranks,
                const std::filesystem::path& folder) {
     auto options = options_;

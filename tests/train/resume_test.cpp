@@ -1,4 +1,5 @@
-// A run that is stopped and goes on from its checkpoint is, to the bit, the run that never stopped.
+// A run that is stopped and resumed from its checkpoint equals, to the bit, the run that never
+// stopped.
 #include "troika/checkpoint/resume.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ class Resume : public ResumedRun {
 
   static MakeQuestion after_micro_batches(int64_t count) {
     return [count](const CountingTask&, int) -> StopQuestion {
-      // A step that all ranks count alike, so that the pass is known.
+      // All ranks count passes in the same way, so that the pass is known.
       return [micro_batches = int64_t{0}, count]() mutable {
         return ++micro_batches >= count ? cluster::StopRequest::save_and_stop
                                         : cluster::StopRequest::none;
@@ -43,7 +44,7 @@ class Resume : public ResumedRun {
     }
   }
 
-  // Goes on, on two ranks, from what was saved in the middle of an epoch and of its logged rows.
+  // Resumes on two ranks from a state in the middle of an epoch and of its logged rows.
   void expect_exact_from_step_17() {
     const auto whole = fit(options_, 2);
     auto options = options_;
@@ -60,7 +61,7 @@ class Resume : public ResumedRun {
     EXPECT_EQ(logged(options_), logged(options)) << "rows of after the checkpoint went";
   }
 
-  // Up to rounding, as whatever one rank does.
+  // Expects equality up to rounding.
   static void expect_close(const checkpoint::RankState& whole,
                            const checkpoint::RankState& resumed) {
     ASSERT_EQ(whole.model.size(), resumed.model.size());
@@ -78,7 +79,7 @@ TEST_F(Resume, IsExactWithDropoutAndBatchNorm) {
 }
 
 TEST_F(Resume, IsExactOnTwoRanks) {
-  // Agreed after the first pass, then seldom.
+  // Ranks agree after the first pass, and then rarely.
   expect_exact(2, {1});
 }
 
@@ -145,7 +146,7 @@ TEST_F(Resume, IsExactWithCallbacks) {
   expect_exact(2, {1});
 }
 
-// In the end there is one checkpoint, also of a run that was stopped after its last pass.
+// At the end there is one checkpoint, also for a run that was stopped after its last pass.
 TEST_F(Resume, IsExactWithoutCheckpointsOfEpochs) {
   options_.checkpoint.every_n_epochs = 0;
   expect_exact(1, {8, 24});
@@ -277,7 +278,7 @@ TEST_F(Resume, GoesOnFromFormatFour) {
   }
 }
 
-// Links are those of ranks in their places: ranks in other places have others.
+// Saved links belong to ranks at their places; ranks at other places have other links.
 TEST_F(Resume, APlanDecidesWhetherRanksAreInTheSamePlaces) {
   options_.trainer.ckpt_path = "last";
   fit(options_, 2, after_micro_batches(1));

@@ -1,4 +1,4 @@
-// Runs that are stopped and go on, beside one that is not.
+// Runs that are stopped and resumed, compared with one that is not.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class CountingTask : public LoggingTask {
 
 class ResumedRun : public testing::Test {
  protected:
-  // Makes the question of one rank; none: it does not ask to stop.
+  // Makes the stop question of one rank; empty: the rank never asks to stop.
   using MakeQuestion = std::function<StopQuestion(const CountingTask& task, int rank)>;
 
   ResumedRun() {
@@ -45,7 +45,7 @@ class ResumedRun : public testing::Test {
     options_.run.overwrite = true;
   }
 
-  // All that the course of each rank depends on, after the run.
+  // Runs, and returns the state of each rank on which its further training depends.
   std::vector<checkpoint::RankState> fit(const TrainOptions& options, int ranks,
                                          const MakeQuestion& question = {}) {
     std::vector<checkpoint::RankState> result(static_cast<size_t>(ranks));
@@ -74,7 +74,7 @@ class ResumedRun : public testing::Test {
     }
   }
 
-  // metrics.csv without samples_per_second, which is measured.
+  // Returns metrics.csv without samples_per_second, which differs between runs.
   static std::string logged(const TrainOptions& options) {
     std::string result;
     const auto lines =
@@ -90,8 +90,8 @@ class ResumedRun : public testing::Test {
     return result;
   }
 
-  // A run of these options in the folder `name` that is stopped as the question asks, and then goes
-  // on, ends as `whole` did, to the bit.
+  // Expects that a run with these options in the folder `name`, which the question stops and which
+  // is then resumed, ends bit-identical to `whole`.
   void expect_exact(const std::vector<checkpoint::RankState>& whole, const std::string& name,
                     const MakeQuestion& question) {
     SCOPED_TRACE(name);
@@ -100,7 +100,7 @@ class ResumedRun : public testing::Test {
     options.run.folder = (folder_ / name).string();
     options.trainer.ckpt_path = "last";
     fit(options, ranks, question);
-    // Random numbers and gradients of before must not help.
+    // Earlier random numbers and gradients must not help.
     compat::manual_seed(99);
     const auto resumed = fit(options, ranks);
     for (size_t r = 0; r < whole.size(); ++r) {
@@ -115,7 +115,7 @@ class ResumedRun : public testing::Test {
   TrainOptions options_;
   int64_t width_ = 8;
   double dropout_ = 0;
-  // Where several runs must choose the same algorithms: what they take messages to cost.
+  // The message costs that all runs assume, if they must choose the same algorithms.
   at::Tensor links_;
 };
 

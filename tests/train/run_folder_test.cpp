@@ -1,4 +1,4 @@
-// The folders that Trainer::fit() takes.
+// The folders that Trainer::fit() chooses.
 #include "troika/train/run/run_folder.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ class RunFolderOfTrainer : public testing::Test {
     options_.data.global_batch_size = 12;
     options_.data.workers = 0;
   }
-  // The trainer's folder on each rank, after so many fits.
+  // Returns the trainer's folder on each rank after this number of fits.
   std::vector<std::string> fit(int ranks, int times = 1) {
     std::vector<std::string> folders(static_cast<size_t>(ranks));
     comm::local::run(ranks, [&](comm::Group group) {
@@ -45,7 +45,7 @@ TEST_F(RunFolderOfTrainer, AllRanksTakeTheSameNewOne) {
   const auto config = read_file(folder_ / "run/config.toml");
   EXPECT_THAT(fit(4), testing::Each("run-2"));
   EXPECT_EQ(read_file(folder_ / "run/config.toml"), config);
-  // One that was removed is not taken again while there are later ones; the first is.
+  // A removed folder name is not used again while there are later ones, except for the first.
   EXPECT_THAT(fit(1), testing::Each("run-3"));
   std::filesystem::remove_all(folder_ / "run-2");
   EXPECT_THAT(fit(1), testing::Each("run-4"));

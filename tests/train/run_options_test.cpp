@@ -82,7 +82,7 @@ TEST_F(RunOptions, EndlessEpochsNeedAnEnd) {
             "plateau, or trainer.max_steps");
 }
 
-// As with max_steps alone, a schedule's course is that of the steps there will be.
+// As with max_steps alone, a learning-rate schedule is over the real number of steps.
 TEST_F(RunOptions, EndlessEpochsKeepTheCourseOfMaxSteps) {
   options_.trainer.max_steps = 5;
   options_.trainer.max_epochs = 100;

@@ -18,6 +18,7 @@ const RunPlan kPlan{.name = "quickstart",
                     .steps_per_epoch = 156,
                     .batch = 64,
                     .ranks = 2,
+                    .replicas = 2,
                     .backend = "shm",
                     .device = "cpu",
                     .strategy = "ddp",
@@ -50,7 +51,7 @@ TEST(RunPlan, SaysWhatIsNotUsual) {
   EXPECT_THAT(text, HasSubstr("until the time is over, from step 7 on; 156 an epoch"));
   EXPECT_THAT(text, HasSubstr("256 samples a step, 128 on each rank, in 4 micro-batches"));
   EXPECT_THAT(text, Not(HasSubstr("memory")));
-  plan.ranks = 1;
+  plan.ranks = plan.replicas = 1;
   EXPECT_THAT(describe(plan), HasSubstr("strategy   1 rank on cpu"));
 }
 

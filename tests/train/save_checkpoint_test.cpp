@@ -1,4 +1,4 @@
-// Checkpoints that a program asks for by their path.
+// Checkpoints that a program saves at given paths.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -61,7 +61,7 @@ class SaveCheckpoint : public testing::Test {
         ASSERT_EQ(x.size(), y.size());
         for (size_t i = 0; i < x.size(); ++i) {
           ASSERT_EQ(x[i].first, y[i].first);
-          // These tests are not about the checkpoints that the run keeps by itself.
+          // These tests ignore the checkpoints that the run itself keeps.
           if (is_measured(x[i].first) || x[i].first.starts_with("callback.model_checkpoint")) {
             continue;
           }
@@ -75,7 +75,7 @@ class SaveCheckpoint : public testing::Test {
   TrainOptions options_;
 };
 
-// Calls something once, after so many passes.
+// Calls a function once, after a number of passes.
 class AfterMicroBatches : public Callback {
  public:
   AfterMicroBatches(int64_t micro_batches, std::function<void(FitContext&)> call)
@@ -140,7 +140,7 @@ TEST_F(SaveCheckpoint, BetweenRunsItIsTheEndOfTheLatest) {
   }
 }
 
-// Calls something in a hook of every validation, or of every end of an epoch.
+// Calls a function in a hook of every validation, or of every end of an epoch.
 class InHooks : public Callback {
  public:
   using Call = std::function<void(FitContext&)>;
@@ -191,8 +191,8 @@ TEST_F(SaveCheckpoint, GoesOnWithTheWeightsWhileTheirAverageIsInTheModule) {
   }
 }
 
-// Each of the checkpoints that the hooks of one run saved gives, when a run goes on from it, the
-// end of that run: schedule, early stopping and rows of the log have seen each validation once.
+// A run that resumes from any of the checkpoints which the hooks of one run saved ends as that run
+// did: schedule, early stopping and log rows see each validation once.
 TEST_F(SaveCheckpoint, AValidationIsJudgedOnceWhicheverHookSaved) {
   options_.trainer.num_sanity_val_steps = 0;
   options_.trainer.val_check_interval = "2";  // and at the end of the epoch
@@ -265,7 +265,7 @@ TEST_F(SaveCheckpoint, NotOnceTheModuleHasOtherWeights) {
       trainer.test(*task, Waves());
       trainer.test(*task, Waves(), "last");  // with the same weights
       trainer.save_checkpoint(before);
-      // On one rank that is not the first.
+      // On one rank other than rank 0.
       const at::NoGradGuard no_grad;
       const auto weight = task->module().parameters().at(0);
       const auto left = weight.detach().clone();
@@ -296,8 +296,8 @@ TEST_F(SaveCheckpoint, LogsGoOnFromACheckpointOfTheirRunWhereverItIs) {
   fit();
   EXPECT_EQ(csv_rows(run), csv);
   EXPECT_EQ(jsonl_rows(run), jsonl);
-  // Another run of that name begins the logs anew; so does the first when it goes on after that,
-  // though its checkpoint is in the folder.
+  // Another run of that name starts new logs; so does the first when it resumes after that, though
+  // its checkpoint is in the folder.
   options_.trainer.ckpt_path = "";
   options_.trainer.max_epochs = 1;
   fit();

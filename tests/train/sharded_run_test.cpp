@@ -1,4 +1,4 @@
-// Training steps of ZeRO with what surrounds them, against those of data parallelism.
+// Runs with ZeRO, against runs with data parallelism.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -38,7 +38,7 @@ std::shared_ptr<Task> make_wide_task() {
   return std::make_shared<Task>(nn::from_sequential(net));
 }
 
-// A checkpoint, and what it has for all strategies.
+// A checkpoint, and the parts of it that all strategies have.
 struct Saved {
   std::shared_ptr<TemporaryFolder> folder = std::make_shared<TemporaryFolder>();
   std::filesystem::path checkpoint = {};
@@ -54,7 +54,7 @@ struct Saved {
   }
 };
 
-// After some steps on batches that depend on their numbers alone.
+// Returns a checkpoint after some steps on batches that depend only on their numbers.
 Saved learn(const TrainOptions& options, int ranks, const Saved* from = nullptr,
             int64_t steps = kSteps) {
   Saved result;
@@ -144,7 +144,7 @@ TEST_F(ShardedRun, ADoneRunThatIsStartedAgainLeavesTheModuleWhole) {
   }
 }
 
-// Whatever refuses it, on all ranks or on one of them, before anything was loaded or after.
+// Whatever the reason, on all ranks or on one of them, before or after loading.
 TEST_F(ShardedRun, AFitThatCannotStartLeavesTheModuleWhole) {
   const TemporaryFolder folder;
   auto options = one_epoch_in(folder.path());
@@ -218,7 +218,7 @@ TEST_F(ShardedRun, RecomputedAndOffloadedActivationsChangeNoBit) {
   }
 }
 
-// Gradients are rounded to 8 bits when they have been averaged, by ranks in other places.
+// Gradients are rounded to 8 bits after the average, on different ranks.
 TEST_F(ShardedRun, MastersOfHalfPrecisionAreSharedOut) {
   options_.trainer.precision = "bf16-true";
   for (const int ranks : {1, 2, 3, 4}) {
@@ -269,7 +269,7 @@ TEST_F(ShardedRun, StatesInEightBitsGoIntoAnyOtherStrategy) {
   }
 }
 
-// Blocks of states in 8 bits run over weights as they lie in memory.
+// Blocks of 8-bit states follow the weights' order in memory.
 TEST_F(ShardedRun, ShardsOfStatesAreContiguous) {
   options_.optimizer.name = "adamw_8bit";
   const auto saved = learn(with("zero2"), 3);

@@ -1,5 +1,5 @@
-// Every rank writes its own share of a checkpoint, of about the same size, and gathers nothing for
-// it.
+// Every rank writes its own share of a checkpoint; the shares have about equal sizes, and nothing
+// is gathered.
 #include "tests/train/single_batch.h"
 #include "troika/checkpoint/shard.h"
 
@@ -38,7 +38,7 @@ class Shares : public testing::TestWithParam<ShareCase> {
 
   bool is(const std::string& strategy) const { return GetParam().strategy == strategy; }
 
-  // After a step, so that states are not zero and zero3 has released what it shares out.
+  // Saves after a step, so that states are not zero and zero3 has released the sharded parameters.
   void save(const comm::Group& group) {
     const auto task = make_waves_task(kOddWidth, 0);
     task->module().train();
@@ -96,11 +96,11 @@ TEST_P(Shares, AreOfEqualSizeAndNothingIsGathered) {
   EXPECT_NEAR(all, states + weights, 0.05 * (states + weights) + 8 * kOddWidth) << "and buffers";
 }
 
-// Elements of which samples see every 16th.
+// A number of elements of which the samples include every 16th.
 constexpr int64_t kSampled = 1 << 18;
 constexpr int kSharingRanks = 6;
 
-// Each of the ranks `odd` differs from the others in an element that no sample sees.
+// Each of the ranks `odd` differs from the others in an element that no sample includes.
 class Differences : public testing::Test {
  protected:
   static at::Tensor tensor(int rank, const std::set<int>& odd) {

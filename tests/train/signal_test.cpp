@@ -1,5 +1,5 @@
-// Signals that come in a validation: all ranks save and leave it at the same batch, and what goes
-// on logs all and logs it once. Ranks are processes, each with handlers of its own.
+// Signals during a validation: all ranks save and leave the validation at the same batch, and the
+// resumed run logs everything exactly once. Ranks are processes, each with its own handlers.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class SignalledTask : public LoggingTask {
   SignalledTask(int signal, int at)
       : LoggingTask(make_waves_model(8, 0.3)), signal_(signal), at_(at) {}
   void validation_step(const data::Batch& batch, Evaluation& evaluation) override {
-    // A validation that is made anew draws the same random numbers.
+    // A repeated validation draws the same random numbers.
     log("validation/random", at::rand({1}), {.sync_dist = true});
     Task::validation_step(batch, evaluation);
     if (++steps == at_) ::raise(signal_);
@@ -56,8 +56,8 @@ class Signals : public testing::Test {
     options_.run.folder = folder_.path().string();
   }
 
-  // One rank of a life, in a process of its own. Ends with 10 times what stopped it, plus its steps
-  // of validations where something did.
+  // Runs one rank in a separate process. If the run was stopped, the exit code is 10 times the
+  // reason plus the number of its validation steps.
   [[noreturn]] void be_rank(int rank, int port, const std::string& run, int signal, int at) const {
     try {
       cluster::Environment environment;

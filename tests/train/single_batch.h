@@ -1,4 +1,4 @@
-// Optimizer steps of an engine by hand.
+// Runs optimizer steps of an engine without the trainer.
 #pragma once
 
 #include "troika/observe/step_times.h"
@@ -6,7 +6,7 @@
 
 namespace troika::train {
 
-// One micro-batch.
+// A step of one micro-batch.
 class SingleBatch : public MicroBatches {
  public:
   SingleBatch(const data::Batch& batch, int64_t step)
@@ -18,7 +18,7 @@ class SingleBatch : public MicroBatches {
   const data::Batch& batch_;
 };
 
-// `times` are those that the engine was made with.
+// `times` must be the object that the engine was made with.
 inline StepResult train_on(Engine& engine, observe::StepTimes& times, const data::Batch& batch,
                            int64_t step) {
   times.begin(step);

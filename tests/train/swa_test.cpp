@@ -1,4 +1,4 @@
-// The mean of the weights of last epochs, against one made by hand.
+// The mean of the weights of the last epochs (SWA), against a mean computed by hand.
 #include "troika/train/callbacks/swa.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ TEST_F(SwaRun, IsTheMeanOfTheWeightsOfLastEpochsUnderEveryStrategy) {
       expected[name] =
           (tensor + watching->after_epochs[3].at(name) + watching->after_epochs[4].at(name)) / 3;
     }
-    // The whole epoch is one batch: what goes into the norm, by hand.
+    // The whole epoch is one batch, so the input of the norm can be computed by hand.
     const auto inputs =
         Waves()
             .load(std::vector<int64_t>{0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
@@ -53,7 +53,8 @@ TEST_F(SwaRun, IsTheMeanOfTheWeightsOfLastEpochsUnderEveryStrategy) {
   }
 }
 
-// Each averages what was trained; the module ends with the mean of the last epochs.
+// Each callback averages the trained weights; at the end, the module has the mean of the last
+// epochs.
 TEST_F(SwaRun, IsNotThatOfAnEma) {
   options_.data.global_batch_size = 24;
   for (const auto& [strategy, ranks] : {Where{"ddp", 1}, {"ddp", 4}, {"zero3", 4}}) {

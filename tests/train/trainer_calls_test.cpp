@@ -239,7 +239,7 @@ TEST_F(TrainerCalls, LimitsCountGlobalBatches) {
   EXPECT_EQ(predict_on(1, Waves()).size(0), 12);
 }
 
-// Notes which hooks are called, and which step.
+// Records the called hooks and steps.
 template <typename Base>
 class Noting : public Base {
  public:
@@ -290,7 +290,7 @@ class Plain : public Callback {
   std::string name() const override { return "plain"; }
 };
 
-// Has steps of its own.
+// Overrides the steps.
 class OwnSteps : public Task {
  public:
   using Task::Task;
@@ -338,7 +338,7 @@ TEST_F(TrainerCalls, HooksHaveLightningsOrderCallbacksFirst) {
   EXPECT_EQ(notes.back(), "predict nothing to say");
 }
 
-// Logs wherever it may, and fails.
+// Logs in all hooks, and fails.
 class LoggingAlways : public Callback {
  public:
   std::string name() const override { return "logging"; }

@@ -1,4 +1,4 @@
-// How a run that fails leaves its folder; the course of runs that do not is tested in tests/cli.
+// The folder of a failed run. tests/cli tests runs that do not fail.
 #include "troika/train/trainer.h"
 
 #include <gmock/gmock.h>
@@ -58,7 +58,7 @@ class FailedRun : public testing::Test {
 
   std::filesystem::path summary_file() const { return folder_ / "run/summary.json"; }
   nlohmann::json summary() const { return nlohmann::json::parse(read_file(summary_file())); }
-  // The words of what fit() throws.
+  // Returns the message of the error that fit() throws.
   std::string fit(Task& task) {
     const Ones points;
     try {

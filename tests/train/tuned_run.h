@@ -1,4 +1,5 @@
-// A run of a small GPT whose choices at the start can be looked at, with a cache folder of its own.
+// A run of a small GPT with its own cache folder. Tests can read the choices that it made at its
+// start.
 #pragma once
 
 #include <gtest/gtest.h>

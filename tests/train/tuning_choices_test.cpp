@@ -1,4 +1,4 @@
-// The layout of weights and the placement of threads, as runs choose them at their start.
+// The weight layout and the thread placement that runs choose at their start.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -162,7 +162,7 @@ TEST_F(TunedCpuBind, IsTimedOnceForARunThatIsLongEnough) {
   EXPECT_THAT(timed(), SizeIs(1));
 }
 
-// An entry of another choice, as files of earlier versions have it, stays beside.
+// Entries of other choices, as in files of earlier versions, are kept.
 TEST_F(TunedCpuBind, GoesIntoAFileOfAnEarlierVersion) {
   const auto path = TuningFile::of_user().path();
   make_folder(path.parent_path());
@@ -216,7 +216,7 @@ TEST_F(TunedCpuBind, IsRefusedWhereItCannotBe) {
       "mean cores?)");
 }
 
-// Where the threads of a run's ranks were.
+// The processors on which the threads of a run's ranks were.
 struct Seen {
   std::mutex mutex;
   std::map<std::thread::id, Processors> computing, started;

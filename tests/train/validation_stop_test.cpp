@@ -1,4 +1,5 @@
-// A run that is asked to stop in a validation saves, leaves it, and goes on from there to the bit.
+// A run that is asked to stop during a validation saves and ends; resumed, it continues from there
+// to the bit.
 #include <fmt/format.h>
 
 #include "tests/train/resumed_run.h"
@@ -19,8 +20,8 @@ class ValidationStop : public ResumedRun {
     links_ = at::tensor({1e-6, 1e-10, 1e-6, 1e-9, 1e-10}, at::kDouble);
   }
 
-  // Asks on one rank, from its step `at` of validations on. In the first step of a validation all
-  // ranks agree on the answer.
+  // Asks to stop on one rank, from its validation step `at` on. All ranks agree on the answer in
+  // the first step of a validation.
   static MakeQuestion in_step(int64_t at, int victim) {
     return [=](const CountingTask& task, int rank) -> StopQuestion {
       return [=, &task] {
@@ -57,7 +58,7 @@ TEST_F(ValidationStop, IsExactBetweenOuterStepsOfDiLoCo) {
   expect_exact_from_validations();
 }
 
-// Ranks of which some have a batch of validation more than others.
+// Some ranks have one more validation batch than others.
 TEST_F(ValidationStop, IsExactWhereRanksShareParameters) {
   options_.trainer.strategy = "zero3";
   width_ = 3400;  // a block of more than 10000 parameters, which is shared out

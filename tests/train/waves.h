@@ -1,4 +1,4 @@
-// A small thing to learn, the same in every process.
+// Small data sets that are the same in every process.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace troika::train {
 
-// 26 points whose class is the sign of a function of their number.
+// 26 points; the class of each is the sign of a function of its number.
 class Waves : public data::Dataset {
  public:
   int64_t size() const override { return 26; }
@@ -36,7 +36,7 @@ class FewWaves : public Waves {
   const int64_t size_;
 };
 
-// Ranks log numbers of their own.
+// A task in which ranks log different numbers.
 class LoggingTask : public Task {
  public:
   using Task::Task;
@@ -64,7 +64,7 @@ inline std::shared_ptr<Task> make_waves_task(int64_t width, double dropout) {
   return std::make_shared<LoggingTask>(make_waves_model(width, dropout));
 }
 
-// States of a checkpoint that no run has twice.
+// Whether a checkpoint's state of this name may differ between equal runs.
 inline bool is_measured(const std::string& name) {
   return name == "loops.train_seconds" || name == "loops.seconds" || name == "link_bandwidths" ||
          name == "run_id" || name == "callback.model_checkpoint.others" ||

@@ -1,4 +1,4 @@
-// Runs of GPTs whose weights lie out_in: against those where they lie in_out.
+// Runs of GPTs with the weight layout out_in, against runs with in_out.
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
@@ -28,7 +28,7 @@ class Sentences : public data::Dataset {
 const nn::ModelOptions kGptOfARun{
     .name = "gpt", .vocab_size = 5, .context = 6, .layers = 2, .heads = 2, .width = 8};
 
-// Ranks are threads here, whose draws would mix.
+// Ranks are threads here, which share one generator.
 std::shared_ptr<Task> make_sentences_task() {
   auto model = nn::make_model(kGptOfARun);
   const torch::NoGradGuard no_grad;
@@ -131,7 +131,7 @@ TEST_F(WeightLayoutOfARun, CheckpointsGoIntoEither) {
       options_.trainer.max_epochs = 1;
       fit(from, 2);
       options_.trainer.max_epochs = 2;
-      // Without checkpoints of their own, both go on from that one.
+      // Without checkpoints of their own, both resume from that one.
       options_.checkpoint.enabled = false;
       for (const std::string to : {"in_out", "out_in"}) {
         SCOPED_TRACE(options_.run.name + " from " + from + " to " + to);

@@ -1,5 +1,5 @@
-// Weights alone: runs that start from them, checkpoints that hold nothing else, and models made
-// again from what was saved.
+// Weights: runs that start from given weights, checkpoints of weights only, and models that are
+// made from a checkpoint.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ class Weights : public testing::Test {
     return std::filesystem::path(options.run.folder) / options.run.name / "checkpoints";
   }
 
-  // Expects it of a run that begins from these weights and does not move them.
+  // Expects that a run starts from these weights. The run does not change them.
   void expect_starts_from(const std::filesystem::path& weights,
                           const checkpoint::NamedTensors& expected) {
     auto options = options_;
@@ -184,7 +184,7 @@ TEST_F(ModelOfARun, IsTheZoosThatWasTrainedWhateverTheOptionsSay) {
   const auto again =
       load_from_checkpoint(checkpoint::find_checkpoint(checkpoints(options_), "last"));
   EXPECT_EQ(again->options()->num_classes, 2);
-  // With a block more it is no longer the zoo's.
+  // With one more block, it is no longer a model of the zoo.
   model->add_block("more", std::make_shared<torch::nn::LinearImpl>(2, 2));
   EXPECT_EQ(model->options(), nullptr);
 }

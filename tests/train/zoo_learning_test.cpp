@@ -1,5 +1,5 @@
-// Models of the zoo on the data sets that they are made for: a few steps lower the loss on samples
-// that were not trained on.
+// Models of the zoo on their usual data sets: a few steps lower the loss on samples that were not
+// trained on.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -72,7 +72,7 @@ TEST(ZooLearns, S2vtsWriteCaptions) {
                                    .width = 32},
                                   "captions", 150, 1e-2);
   EXPECT_LT(learned.loss_after, 0.5 * learned.loss_before);
-  // More than the grammar and the most frequent words give.
+  // More than knowing the grammar and the most frequent words would give.
   EXPECT_GT(learned.accuracy_after, 0.5);
 }
 

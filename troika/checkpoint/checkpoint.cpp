@@ -32,7 +32,10 @@ void keep_weights(RankState& state) {
 }
 
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others) {
-  NamedTensors state = nn::named_state(module);
+  return replaced(nn::named_state(module), others);
+}
+
+NamedTensors replaced(NamedTensors state, const NamedTensors& others) {
   std::unordered_map<std::string, size_t> places;
   for (const auto& [name, tensor] : state) places.emplace(name, places.size());
   for (const auto& other : others) {

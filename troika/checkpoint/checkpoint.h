@@ -38,6 +38,8 @@ void keep_weights(RankState& state);
 // `others`, with its box, replaces the module's entry of the same name: for example a float32
 // master, or a shard.
 NamedTensors model_state(const torch::nn::Module& module, const NamedTensors& others = {});
+// The same replacement, in given entries of a module.
+NamedTensors replaced(NamedTensors state, const NamedTensors& others);
 
 // Writes the file whole or not at all. `description` becomes part of its metadata, for example the
 // options that the model was trained with (train/options/checkpoint_options.h).

@@ -149,8 +149,8 @@ void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
   if (options.name == "mlp") take_mlp(options, tensors);
   if (options.name == "unet") take_unet(options, tensors);
   if (options.name == "s2vt") take_s2vt(options, tensors);
-  // Sizes that are still unknown belong to other models, or the file does not fit and loading it
-  // fails.
+  // Sizes that are still unknown get their defaults. Either this model does not use them, or the
+  // file does not fit the model and loading it will fail.
   const nn::ModelOptions defaults;
   for (const auto size : kGivenSizes) fill(options.*size, defaults.*size);
   if (options.name == "gpt" || options.name == "s2vt") return;

@@ -21,11 +21,11 @@ inline constexpr int64_t nn::ModelOptions::*kGivenSizes[] = {
 
 // Fills in the sizes of the model `options.name` (layers, widths, classes, tokens, positions,
 // channels) from the names and shapes of the tensors, under any of the names that adapt_foreign()
-// accepts. kGivenSizes are set only if they are kFromFile. No tensor has the size of the images: a
-// model of convolutions, which takes any size, gets one that it accepts.
-// No tensor has the number of heads, so it is read from n_head in Hugging Face's config.json beside
-// `file`. Throws Error(usage) if that is missing, or if it describes a GPT-2 variant that the model
-// does not support.
+// accepts. kGivenSizes are set only if they are kFromFile. The tensors do not show the size of the
+// images: a convolutional model, which accepts many sizes, gets one of these. The tensors do not
+// show the number of attention heads either, so it is read from n_head in Hugging Face's
+// config.json beside `file`. Throws Error(usage) if that is missing, or if it describes a GPT-2
+// variant that the model does not support.
 void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
                 const std::filesystem::path& file);
 

@@ -36,7 +36,7 @@ struct RankShard {
   std::vector<ShardTensor> replicas;
 };
 
-// Assigns each tensor that several ranks hold to the one of them with the least to write. Tensors
+// Assigns a tensor that several ranks hold to the rank with the least to write among them. Tensors
 // of two ranks at the same place count as equal if 64-bit hashes of a sample of their rows are
 // equal; at the places in `compared`, the hash covers the whole content. Called by all ranks;
 // blocks.

@@ -157,8 +157,8 @@ std::vector<OwnNumber> reduce_over(const comm::Group& replicas, const Contributi
 
 }  // namespace
 
-MetricLog::MetricLog(comm::Group replicas, Phase phase)
-    : replicas_(std::move(replicas)), phase_(phase) {}
+MetricLog::MetricLog(comm::Group replicas, Phase phase, bool counts)
+    : replicas_(std::move(replicas)), phase_(phase), counts_(counts) {}
 
 LogOptions MetricLog::resolved(const std::string& name, const LogOptions& options) const {
   const bool plain = std::all_of(name.begin(), name.end(),
@@ -207,6 +207,7 @@ template <typename Add>
 void MetricLog::add(const std::string& name, const LogOptions& options, Add add_to) {
   const LogOptions chosen = resolved(name, options);
   if (chosen.rank_zero_only && replicas_.rank() != 0) return;
+  if (chosen.sync_dist && !counts_) return;
   const auto samples = static_cast<double>(options.batch_size.value_or(batch_size_));
   const std::lock_guard lock(mutex_);
   Entry& entry = entry_for(name, chosen);
@@ -265,7 +266,7 @@ LoggedRow MetricLog::end_row(Sum Entry::*sum) {
     const OwnNumber share{entry.name + suffix, entry.options.reduce, entry.options.prog_bar,
                           held.total(entry.options.reduce), held.weight};
     own.push_back(share);
-    if (!entry.options.rank_zero_only) to_reduce.has_logged = true;
+    if (counts_ && !entry.options.rank_zero_only) to_reduce.has_logged = true;
     if (entry.options.sync_dist) to_reduce.shares.push_back(share);
     held = {};
   }

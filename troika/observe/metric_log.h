@@ -55,7 +55,9 @@ class MetricLog {
  public:
   enum class Phase { training, evaluation };
 
-  MetricLog(comm::Group replicas, Phase phase);
+  // `counts`: whether the numbers that this rank logs with sync_dist are used. If only some ranks
+  // compute the model's outputs, the numbers of the others are dropped.
+  MetricLog(comm::Group replicas, Phase phase, bool counts = true);
 
   Phase phase() const { return phase_; }
 
@@ -105,6 +107,7 @@ class MetricLog {
 
   comm::Group replicas_;
   Phase phase_;
+  bool counts_;
   int64_t batch_size_ = 1;
   mutable std::mutex mutex_;  // guards entries_
   std::vector<Entry> entries_;

@@ -11,7 +11,7 @@
 
 namespace troika::observe {
 
-// The phases of a step, contiguous and in this order. `forward` begins when the batch is there.
+// The phases of a step, contiguous and in this order. `forward` begins when the batch is loaded.
 // `exposed_communication` is communication not hidden by the backward pass, including the wait for
 // slower ranks. `other` is everything after the optimizer.
 enum class Phase { data_wait, forward, backward, exposed_communication, optimizer, other };

@@ -11,7 +11,7 @@
 namespace troika::observe {
 
 // During its lifetime, turns LibTorch's warnings on this thread into log lines, once for each place
-// in LibTorch that warns. Ranks compute alike, so only the rank with `is_main` logs.
+// in LibTorch that warns. All ranks run the same operators, so only the rank with `is_main` logs.
 class StepWarnings {
  public:
   explicit StepWarnings(bool is_main);

@@ -35,14 +35,14 @@ class BlockOrder {
   };
   // Called when the block is about to run.
   Stop run(const nn::BlockRun& run);
-  // Called when the backward pass reaches a block that has run. Returns that block or, where it is
-  // recomputed together with others, the first of these.
+  // Called when the backward pass reaches a block that has run. Returns that block, or the first
+  // block of its segment if several blocks are recomputed together.
   Stop backward(size_t block) const;
 
  private:
   int64_t before(size_t block) const;
 
-  std::vector<size_t> backward_from_;  // by block; of its last run that was not a recomputation
+  std::vector<size_t> backward_from_;  // by block: where its backward pass starts
 };
 
 // Gathers the parameters of a model's blocks before they run. A block's parameters, borrowed
@@ -52,17 +52,17 @@ class BlockOrder {
 // one gather: the last block's forward and backward pass, and the recomputation of a single block
 // and its backward pass.
 //
-// Forward passes without a graph gather and release as well, so all ranks must make the same ones.
-// After gather_all() they do not, until the next pass that keeps a graph or release_all(). For use
-// by one thread, which may be that of a backward pass.
+// Forward passes without a graph gather and release as well, so all ranks must run the same forward
+// passes. After gather_all() nothing is gathered or released until release_all() or the next
+// forward pass that keeps a graph. Used by one thread at a time; backward passes may use another
+// thread than forward passes.
 class BlockParameters : public nn::BlockWrapper,
                         public std::enable_shared_from_this<BlockParameters> {
  public:
   // `shards` must live until end().
   BlockParameters(const nn::Model& model, const std::vector<GradientSlot>& slots,
                   ParameterShards& shards);
-  // Makes later passes throw CheckError, including backward passes of graphs made before, since
-  // these hold this wrapper.
+  // After this call, forward passes throw CheckError, and backward passes gather nothing.
   void end() { shards_ = nullptr; }
 
   nn::WrapperKind kind() const override { return nn::WrapperKind::gather; }
@@ -71,7 +71,7 @@ class BlockParameters : public nn::BlockWrapper,
 
   void gather_all();
   void release_all();
-  // Whether all parameters are whole since gather_all().
+  // Whether gather_all() was the last call that changed which parameters are gathered.
   bool has_all() const { return all_; }
 
  private:

@@ -1,5 +1,4 @@
-// The averages of a step's buckets over the ranks, made while the backward pass fills other
-// buckets.
+// Averages a step's buckets over the ranks while the backward pass fills other buckets.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +12,8 @@
 
 namespace troika::parallel {
 
-// Owns the buckets. Every rank launches them in the same order. Not thread-safe, except for what
-// the hook's thread does.
+// Owns the buckets. Every rank launches them in the same order. Not thread-safe; the thread of the
+// hook, if any, uses only launched buckets.
 class BucketAverages {
  public:
   // Makes buckets of these members. `group`, `options` and `slots` must outlive this object.
@@ -28,7 +27,7 @@ class BucketAverages {
 
   std::vector<Bucket>& buckets() { return buckets_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  // Makes buckets of other members. Keeps::all only, between steps.
+  // Makes new buckets with other members. Only for Keeps::all, and between steps.
   void rebuild(const std::vector<std::vector<size_t>>& members);
 
   void begin_step();
@@ -36,11 +35,11 @@ class BucketAverages {
   size_t launched() const { return launched_; }
   // Opens a closed bucket. At most two are open at a time, except while more are being filled.
   void open(Bucket& bucket);
-  // Records in the trace that all gradients of a bucket are there.
+  // Records in the trace that all gradients of a bucket have arrived.
   void mark_ready(const Bucket& bucket) const;
-  // Starts the averages of the buckets that are complete, up to the first that is not, after a
-  // multiplication of this rank's gradients by `factor`. A hook is used only if the layout of
-  // buckets is final, because the state of a codec belongs to it.
+  // Starts the averages of complete buckets, in order, up to the first incomplete bucket.
+  // Multiplies this rank's gradients by `factor` first. The hook is used only if the layout of the
+  // buckets is final, because a codec's state depends on the layout.
   void launch_full(double factor, bool is_final_layout);
   // Blocks until all launched averages are done.
   void finish();

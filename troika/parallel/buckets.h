@@ -37,8 +37,8 @@ struct GradientSlot {
 // The part of a bucket's mean that a rank keeps.
 enum class Keeps {
   all,            // the whole bucket
-  own_block,      // block r of `ranks` equal blocks on rank r, in place
-  own_block_only  // that block, in its own memory; the bucket has memory only while it is in use
+  own_block,      // rank r keeps the r-th of `ranks` equal parts (its block), in place
+  own_block_only  // the same part, in its own memory; the bucket has memory only while in use
 };
 
 struct Bucket {
@@ -51,7 +51,7 @@ struct Bucket {
   std::vector<size_t> members;  // indices of slots, in memory order
   size_t pending = 0;           // members whose gradients are not ready yet
   std::optional<comm::Work> work;
-  std::optional<comm::Work> copied;  // with copies: average of own_block over them
+  std::optional<comm::Work> copied;  // average of own_block over ReducerOptions::copies
 };
 
 // Calls layout::assign_buckets() for these slots, in the order `order`. A bucket holds slots of one
@@ -61,9 +61,10 @@ std::vector<std::vector<size_t>> assign_buckets(const std::vector<GradientSlot>&
                                                 int64_t first_bytes, int64_t bytes);
 
 // Makes buckets of these members in the group's memory, and sets view, bucket and offset of every
-// slot. Defined gradients are copied into their views and replaced by them. With
-// Keeps::own_block_only buckets start closed and gradients stay. A slot of at least
-// `shard_multiple` elements is cut only at multiples of `shard_multiple` elements.
+// slot. Defined gradients are copied into their views, and .grad becomes the view. With
+// Keeps::own_block_only the buckets start closed, and .grad stays as it is. The border between two
+// ranks' blocks may cut a slot of at least `shard_multiple` elements only at a multiple of
+// `shard_multiple` elements.
 std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<GradientSlot>& slots,
                                  const std::vector<std::vector<size_t>>& members,
                                  Keeps keeps = Keeps::all, int64_t shard_multiple = 1);

@@ -39,8 +39,8 @@ struct DataParallelOptions {
   int64_t first_bucket_bytes = 1 << 20;
   // Broadcast one rank's buffers (e.g. batch-norm statistics) to all ranks at the end of each step.
   bool broadcast_buffers = true;
-  // Start from rank 0's parameters and buffers. Otherwise ranks must hold the same bits already,
-  // which is checked.
+  // Copy rank 0's parameters and buffers to all ranks at the start. If false, all ranks must
+  // already hold the same bits, which is checked.
   bool copy_state = true;
   // Parameters may lack a gradient on some or on all ranks in some steps. A gradient that is
   // missing on a rank counts as zero there; if it is missing on all ranks, .grad stays as it is.
@@ -52,10 +52,10 @@ struct DataParallelOptions {
   // times (recomputed activations) and parameters that are never used.
   bool static_graph = false;
   Divisor divisor = Divisor::weights;
-  // Compresses gradients before they are averaged; overlaps the backward pass, on a thread and a
-  // group of its own.
+  // Compresses gradients before they are averaged. Runs during the backward pass, on its own thread
+  // and group.
   comm::CodecOptions codec = {};
-  // A function of the user's that replaces the codec.
+  // A user's function that replaces the codec.
   BucketHook hook = {};
   // The result of an earlier bucket_order(). The buckets have this order from the first step. A run
   // that resumes needs it to produce the same bits as an uninterrupted run.
@@ -87,8 +87,8 @@ struct DataParallelOptions {
 // find_unused_parameters), and gradients move. Codecs and hooks are used only after this rebuild.
 //
 // The module must outlive this object. Use from one thread. After an error this object must not be
-// used again. Other collectives on `group` during a backward pass must come at the same place in
-// the order of gradients on all ranks; collectives on another group (split) are safe.
+// used again. Another collective on `group` during a backward pass must come between the same two
+// gradients on all ranks; use another group (Group::split()) to avoid this rule.
 class DataParallel : public Exchange {
  public:
   DataParallel(torch::nn::Module& module, comm::Group group,

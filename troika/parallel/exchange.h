@@ -9,12 +9,12 @@
 
 namespace troika::parallel {
 
-// Averages gradients, owns parameters, and holds the state besides module and optimizer that the
-// next step depends on.
+// Averages gradients and owns parameters. Has state of its own, beside that of the module and the
+// optimizer, on which the next step depends.
 class Exchange : public GradientSync, public ParameterStore {
  public:
-  // Returns this rank's part of that state, for a checkpoint. Must be called outside of a step.
-  // Tensors may share memory with this object: save or copy them before the next step.
+  // Returns this rank's part of this object's own state, for a checkpoint. Must be called outside
+  // of a step. Tensors may share memory with this object: save or copy them before the next step.
   virtual optim::NamedTensors state() const = 0;
   // Copies the saved state into this object. The module must already hold the parameters that it
   // had when the state was saved. Called by all ranks. Throws Error(usage) naming a tensor that is
@@ -25,8 +25,8 @@ class Exchange : public GradientSync, public ParameterStore {
   // The name in state() of the order of parameters in a DataParallel's buckets.
   static constexpr const char* kBucketOrder = "bucket_order";
 
-  // Throws Error(usage): load_state() got an unknown tensor or misses one of this name, or its
-  // value is wrong.
+  // Throws Error(usage) for the tensor `name` of load_state(): unknown, missing, or of a wrong
+  // value.
   [[noreturn]] static void refuse_state(const std::string& name);
 };
 

@@ -20,8 +20,8 @@ class GradientSync {
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
 
-  // Starts a step. For ranks that run out of data at different times, or whose batches differ in
-  // size. Called by all ranks before each step, or never:
+  // Starts a step in which ranks may have batches of different sizes, or no data left. Either all
+  // ranks call this before each step, or no rank ever calls it:
   //
   //   while (exchange.begin_step(samples = load(batch))) {
   //     module.zero_grad();

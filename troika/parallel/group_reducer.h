@@ -7,7 +7,7 @@
 
 namespace troika::parallel {
 
-// Turns numbers about the elements that this rank owns into numbers about the whole model, with the
+// Reduces numbers about the elements that each rank owns to numbers about the whole model, with the
 // same bits on all ranks. Called by all ranks; blocks.
 class GroupReducer {
  public:

@@ -15,9 +15,9 @@
 
 namespace troika::parallel {
 
-// Replaces bucket.flat by what every rank is to apply, usually the mean over the group's ranks; the
-// result must have the same bits on all ranks. It may block. All ranks call it for the same buckets
-// in the same order, on one thread, so its collectives need no further ordering.
+// Replaces bucket.flat by the gradient that all ranks apply, usually the mean over the group's
+// ranks. The result must have the same bits on all ranks. It may block. All ranks call it for the
+// same buckets in the same order, on one thread, so its collectives need no further ordering.
 using BucketHook = std::function<void(const comm::Group&, const comm::GradientBucket&)>;
 
 class HookThread {

@@ -19,12 +19,12 @@ struct LocalStepsOptions {
   // Number of first steps that average gradients, as DataParallel does: post-local SGD (Lin et al.,
   // ICLR 2020, arXiv 1808.07217, section 3).
   int64_t warmup_steps = 0;
-  // Without it, parameters become their mean over the ranks: local SGD (Stich, ICLR 2019, arXiv
-  // 1805.09767, algorithm 1). With it, this optimizer steps from the parameters of the last average
-  // by the outer gradient, the mean over ranks of (parameters at the last average - parameters
-  // now). diloco_outer() makes that DiLoCo.
+  // The outer optimizer. If unset, parameters become their mean over the ranks: local SGD (Stich,
+  // ICLR 2019, arXiv 1805.09767, algorithm 1). If set, this optimizer updates the parameters of the
+  // last average with the outer gradient, the mean over ranks of (parameters at the last average -
+  // parameters now). With diloco_outer() this is DiLoCo.
   std::optional<optim::OptimizerOptions> outer = {};
-  // Options of the warm-up steps; copy_state applies also without warm-up.
+  // Options of the warm-up steps. `copy_state` also applies without warm-up steps.
   DataParallelOptions synchronous = {};
 };
 

@@ -1,5 +1,7 @@
 #include "troika/parallel/options.h"
 
+#include "troika/layout/schedules/table.h"
+
 namespace troika::parallel {
 
 using config::above;
@@ -7,6 +9,17 @@ using config::above_to;
 using config::count_from;
 using config::from_to_below;
 using config::one_of;
+
+namespace {
+
+config::Rule axis_size() {
+  return {"an integer >= 1, or -1 for the rest of the ranks", [](const config::Value& value) {
+            const auto size = std::get<int64_t>(value);
+            return size >= 1 || size == -1;
+          }};
+}
+
+}  // namespace
 
 void add_options(config::Table& table, DdpOptions& options) {
   table.add("ddp.find_unused_parameters", &options.find_unused_parameters,
@@ -63,6 +76,32 @@ void add_options(config::Table& table, DiLoCoOptions& options) {
   table.add("diloco.outer_lr", &options.outer_lr, "of diloco: rate of the outer SGD", above(0.0));
   table.add("diloco.outer_momentum", &options.outer_momentum,
             "of diloco: Nesterov momentum of the outer SGD", from_to_below(0.0, 1.0));
+}
+
+void add_options(config::Table& table, MeshOptions& options) {
+  table.add("mesh.pipeline", &options.pipeline,
+            "of pipelines: ranks that the model's stages are spread over; -1: the ranks that "
+            "mesh.data leaves",
+            axis_size());
+  table.add("mesh.data", &options.data,
+            "of pipelines: replicas of the pipeline; -1: the ranks that mesh.pipeline leaves, or 1",
+            axis_size());
+}
+
+void add_options(config::Table& table, PipelineSection& options) {
+  table.add("pipeline.micro_batches", &options.micro_batches,
+            "of pipelines: batches of each replica that make one optimizer step, each of "
+            "data.batch_size samples; 0: trainer.accumulate_grad_batches if it is above 1, else "
+            "two for each rank of the pipeline axis",
+            config::between(int64_t{0}, int64_t{1000000}));
+  table.add("pipeline.schedule", &options.schedule,
+            "of strategy pipeline: order of forward and backward passes; docs/schedules.md",
+            one_of(layout::schedule_names()));
+  table.add("pipeline.chunks", &options.chunks, "of interleaved and bfs: stages on each rank; 0: 2",
+            config::between(int64_t{0}, int64_t{1000000}));
+  table.add("pipeline.cut", &options.cut,
+            "of pipelines: names of the blocks of each stage, with bars between stages "
+            "(docs/pipelines.md); empty: stages of about equal numbers of parameters");
 }
 
 }  // namespace troika::parallel

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "troika/base/config.h"
 #include "troika/comm/codec/codec.h"
@@ -33,6 +34,21 @@ struct LocalSgdOptions {
   int64_t warmup_steps = 100;
 };
 
+// Section [mesh]: sizes of axes. -1: the ranks that the other axis leaves; if both are -1, all
+// ranks are on the pipeline axis.
+struct MeshOptions {
+  int64_t pipeline = -1;
+  int64_t data = -1;
+};
+
+// Section [pipeline].
+struct PipelineSection {
+  int64_t micro_batches = 0;  // per step and replica; 0: see resolve_plan()
+  std::string schedule = "1f1b";
+  int64_t chunks = 0;  // stages per rank; 0: the schedule's default
+  std::string cut = {};
+};
+
 // Section [diloco].
 struct DiLoCoOptions {
   int64_t period = 500;
@@ -47,5 +63,7 @@ void add_options(config::Table& table, HorovodOptions& options);
 void add_options(config::Table& table, ZeroOptions& options);
 void add_options(config::Table& table, LocalSgdOptions& options);
 void add_options(config::Table& table, DiLoCoOptions& options);
+void add_options(config::Table& table, MeshOptions& options);
+void add_options(config::Table& table, PipelineSection& options);
 
 }  // namespace troika::parallel

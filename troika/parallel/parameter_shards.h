@@ -17,9 +17,9 @@
 
 namespace troika::parallel {
 
-// Makes parameters views of flat tensors, one per bucket, with the same layout as the bucket of
-// gradients. Rank r owns block r of each bucket. A bucket is either whole (all ranks' blocks are
-// present) or released: then its parameters have no memory and must not be used.
+// Makes parameters views of flat tensors, one per bucket. Each flat tensor has the layout of the
+// bucket of gradients. Rank r owns block r of each bucket. A bucket is either whole (all ranks'
+// blocks are present) or released: then its parameters have no memory and must not be used.
 //
 // All ranks make the same calls, from any thread, one at a time. Gathers use a group of their own,
 // so their order does not depend on when gradients arrive.
@@ -32,16 +32,16 @@ class ParameterShards {
   ParameterShards(const comm::Group& group, const std::vector<GradientSlot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable)
       : ParameterShards(group, slots, buckets, releasable, nullptr) {}
-  // For parameters whose values do not exist yet: materializes them one after another, and this
-  // rank copies only the part that it owns. The other tensors of the module, listed in `kept`, are
-  // materialized too.
+  // The same for parameters whose values do not exist yet. Materializes them one after another, and
+  // copies only the part that this rank owns. `kept` lists the other tensors of the module, which
+  // are materialized too.
   ParameterShards(const comm::Group& group, const std::vector<GradientSlot>& slots,
                   const std::vector<Bucket>& buckets, const std::vector<bool>& releasable,
                   compat::DeferredInit* values, const std::vector<at::Tensor>& kept = {});
 
   // Returns the shards this rank owns: one, possibly empty, per slot, in the order of slots. A
-  // shard has as many dimensions as its parameter, so that rules for vectors still apply; all
-  // dimensions but the last are of size 1. Pieces have no autograd history.
+  // shard has the same number of dimensions as its parameter, all of size 1 except the last,
+  // because optimizers may treat vectors and matrices differently. Shards have no autograd history.
   const std::vector<optim::Parameter>& shards() const { return shards_; }
 
   // Sets the shards' gradients from the buckets' own blocks; undefined where no rank had a
@@ -54,11 +54,11 @@ class ParameterShards {
   void wait(size_t bucket);
   // Releases a releasable bucket, after waiting for a gather in progress.
   void release(size_t bucket);
-  // Gathers the whole buckets again from all ranks' current blocks. Blocks.
+  // Gathers all buckets that are whole again, from the ranks' current blocks. Blocks.
   void refresh();
 
-  // Copies parameters of whole buckets into this rank's blocks, after these parameters were written
-  // to.
+  // Copies the parameters of gathered buckets into this rank's blocks. Call it after writing to
+  // these parameters.
   void take_parameters();
 
   bool is_releasable(size_t bucket) const { return flats_[bucket].releasable; }

@@ -38,12 +38,16 @@ class ParameterStore {
   // Returns tensors that together hold the gradients of parameters(). Valid after
   // finish_backward().
   virtual std::vector<at::Tensor> gradients() const;
-  // Returns those of gradients() that count for norms: without copies of parameters that another
-  // rank owns.
+  // Returns the part of gradients() that counts for norms: without the gradients of parameters that
+  // another rank owns.
   virtual std::vector<at::Tensor> counted_gradients() const { return gradients(); }
   // Returns the reducer over the ranks that together own the model. It lives as long as this
   // object.
   virtual const GroupReducer& reducer() const { return GroupReducer::of_whole_model(); }
+
+  // Returns the reducer over the ranks that share the elements of this rank's parameters(): for
+  // sums over whole parameters. It lives as long as this object.
+  virtual const GroupReducer& shards_reducer() const { return reducer(); }
 
   // Calls `update`, which steps the optimizer, and then updates the module where necessary. May
   // block.
@@ -53,9 +57,9 @@ class ParameterStore {
   void step(Optimizer& optimizer) {
     step_by([&] { optimizer.step(); });
   }
-  // All-gathers the ranks' parameters() into the module, after parameters() were written to. Where
-  // ranks share parameters, the next forward pass or synchronize_replicas() gathers those that are
-  // not present now; after synchronize_replicas() all are present. Blocks.
+  // Updates the module after parameters() were written to: all-gathers the ranks' shards. If
+  // shards_parameters(), parameters that are not present now are gathered by the next forward pass
+  // or by synchronize_replicas(). Blocks.
   virtual void spread_parameters() {}
   // Makes parameters and buffers the same bits on all ranks, for validation, checkpoints of the
   // module and the end of training. Does nothing where they are equal already. Blocks.

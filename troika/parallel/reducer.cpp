@@ -231,7 +231,8 @@ void Reducer::finish() {
   failed_ = false;
 }
 
-// Broadcasts, once after the first step, rank 0's order of arrival, and rebuilds the buckets in it.
+// Once, after the first step: broadcasts rank 0's order of arrival and rebuilds the buckets in this
+// order.
 void Reducer::rebuild() {
   if (std::exchange(rebuilt_, true)) return;
   std::vector<size_t> order = std::exchange(arrival_, {});

@@ -16,11 +16,11 @@
 
 namespace troika::parallel {
 
-// Fills buckets with the gradients of a fixed list of parameters, and has them averaged. A single
-// rank with Keeps::all and without hook has no buckets: there is nothing to average, and gradients
-// stay where autograd puts them. All ranks must make the same calls. Gradient hooks may run on
-// several threads of autograd; all other calls come from one thread. Errors in a gradient hook are
-// thrown by backward(). After such an error, or an error in finish(), other calls throw
+// Fills buckets with the gradients of a fixed list of parameters, and averages the buckets. A
+// single rank with Keeps::all and without hook has no buckets: there is nothing to average, and
+// gradients stay where autograd puts them. All ranks must make the same calls. Gradient hooks may
+// run on several threads of autograd; all other calls come from one thread. Errors in a gradient
+// hook are thrown by backward(). After such an error, or an error in finish(), other calls throw
 // Error(usage), since some ranks may have averaged buckets that others have not.
 class Reducer {
  public:

@@ -23,10 +23,10 @@ struct ReducerOptions {
   // Unless `all`, buckets are made only once, and after finish() parameters have no .grad: the mean
   // is in Bucket::own_block.
   Keeps keeps = Keeps::all;
-  // For make_buckets(); used unless `keeps` is `all`.
+  // See make_buckets(). Not used if `keeps` is `all`.
   int64_t shard_multiple = 1;
-  // The ranks of other groups that keep the same blocks; blocks are averaged over them as well.
-  // Used unless `keeps` is `all`.
+  // The ranks that keep the same block in other sharding groups. Blocks are averaged over them as
+  // well. Not used if `keeps` is `all`.
   std::optional<comm::Group> copies = {};
   Trace* trace = nullptr;
 };

@@ -21,8 +21,9 @@ namespace troika::parallel {
 // Then copies rank 0's values to all ranks. Without `copy_state` it throws the same error unless
 // the values are already bitwise equal, compared by a 64-bit hash per tensor. Blocks.
 void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state);
-// The same for a module whose values do not exist yet: they will be made with rank 0's generator.
-// Without `copy_state` the generators must be in the same state. Blocks.
+// The same for a module whose values do not exist yet: all ranks will make them with the state of
+// rank 0's generator. Without `copy_state` the generators of all ranks must be in the same state
+// already. Blocks.
 void make_same(const comm::Group& group, torch::nn::Module& module, bool copy_state,
                compat::DeferredInit& values);
 

@@ -54,8 +54,8 @@ class Replicated {
 
   // Returns the mean loss over the batch, which data::split() divides among the replicas. Runs the
   // forward pass, under the caller's autocast, and the backward pass. backward() on the result, at
-  // most once, adds to the gradients of the first replica. A factor on the loss multiplies these
-  // gradients only then, which is too late to prevent underflow in float16. Throws the errors of
+  // most once, adds to the gradients of the first replica. A factor on the returned loss multiplies
+  // the finished gradients, which is too late to prevent underflow in float16. Throws the errors of
   // data::split() and of a replica's loss.
   at::Tensor loss(const data::Batch& batch);
 

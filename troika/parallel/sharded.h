@@ -45,25 +45,25 @@ struct ShardedOptions {
 //   auto optimizer = optim::make_optimizer(sharded.parameters(), options);
 //   loss.backward(); sharded.finish_backward(); sharded.step(*optimizer);
 //
-// Parameters lie in buckets, and rank r owns block r of each bucket. Gradients are averaged into
-// the owner's block only (a reduce-scatter that overlaps the backward pass), the optimizer steps
-// the shards of parameters that this rank owns, and step() all-gathers the updated parameters.
-// Together that moves as many bytes as DataParallel's all-reduce. With psi parameters in float32, d
-// ranks, and Adam's two states, a rank holds 8 psi + 8 psi / d bytes in stage 1 and 4 psi + 12 psi
-// / d in stage 2 (section 3), besides buckets that are being averaged; stage 2 has at most two of
-// these.
+// Parameters lie in buckets, and rank r owns the r-th of d equal parts of each bucket. Gradients
+// are averaged into the owner's part only, by a reduce-scatter that overlaps the backward pass. The
+// optimizer steps the shards of parameters that this rank owns, and step() all-gathers the updated
+// parameters. Both collectives together move the same number of bytes as DataParallel's all-reduce.
+// With psi parameters in float32, d ranks, and Adam's two states, a rank holds 8 psi + 8 psi / d
+// bytes in stage 1 and 4 psi + 12 psi / d in stage 2 (section 3), besides buckets that are being
+// averaged; stage 2 has at most two of these.
 //
 // After finish_backward() the module's parameters have no .grad; the shards hold the mean. So a
 // step always starts without gradients, and a parameter without gradient on all ranks is not
 // stepped. To accumulate gradients of several micro-batches, use no_sync(); under it stage 2 keeps
 // whole gradients.
 //
-// Stage 3 needs a nn::Model. Its buckets are the blocks' parameters, and a rank holds a block's
-// full parameters only while the block runs: they are gathered before its forward and before its
-// backward pass, while the previous block runs, and released afterwards. The last block keeps its
-// parameters between its forward and backward pass. This moves up to 1.5 times the bytes of an
-// all-reduce, and a rank holds 16 psi / d bytes (section 7.2.2), besides two blocks. Blocks that
-// nn::recompute() recomputes in segments are gathered for the recomputation as well.
+// Stage 3 needs a nn::Model. Each bucket has the parameters of one block of the model, and a rank
+// holds a block's full parameters only while the block runs: they are gathered before its forward
+// and before its backward pass, while the previous block runs, and released afterwards. The last
+// block keeps its parameters between its forward and backward pass. This moves up to 1.5 times the
+// bytes of an all-reduce, and a rank holds 16 psi / d bytes (section 7.2.2), besides two blocks.
+// Blocks that nn::recompute() recomputes in segments are gathered for the recomputation as well.
 //
 // Between synchronize_replicas() and the next forward pass that keeps a graph, all parameters are
 // present, for validation and checkpoints. At all other times, from construction on, parameters of
@@ -73,7 +73,7 @@ struct ShardedOptions {
 //
 // In groups of g ranks (hybrid sharding: FSDP's HYBRID_SHARD; Zhao et al., VLDB 2023, arXiv
 // 2304.11277, section 3.2.2), d is g in the memory formulas, and parameters are gathered within the
-// group only. Gradients are averaged within the group first; then each rank averages its own block
+// group only. Gradients are averaged within the group first; then each rank averages its own part
 // with the ranks at the same place in other groups. Only this second average crosses groups; for n
 // groups it moves 2 (n - 1) / (n g) of the model's bytes.
 //
@@ -83,7 +83,7 @@ struct ShardedOptions {
 //     sharded.reducer().sum(sums, "norms of parameters");
 //   });
 //
-// adamw_8bit needs whole blocks of elements; set ShardedOptions::shard_multiple for it.
+// adamw_8bit quantizes whole blocks of elements; set ShardedOptions::shard_multiple for it.
 class Sharded : public Exchange {
  public:
   // Checks and copies as DataParallel's constructor does. Parameters move to other memory, bucket

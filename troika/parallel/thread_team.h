@@ -30,7 +30,7 @@ class ThreadTeam {
   std::mutex mutex_;
   std::condition_variable changed_;
   const std::function<void(int)>* body_ = nullptr;
-  uint64_t turn_ = 0;  // counts calls of run()
+  uint64_t turn_ = 0;  // number of calls of run()
   int busy_ = 0;       // threads that have not finished this turn
   bool closing_ = false;
   std::vector<std::exception_ptr> failures_;

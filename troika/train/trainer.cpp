@@ -17,6 +17,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
 #include "troika/train/callbacks/callbacks.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/loop/ended_run.h"
 #include "troika/train/loop/fit.h"
 #include "troika/train/options/limits.h"
@@ -72,6 +73,7 @@ layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group
   auto plan = resolve_plan(options, cluster_of(group));
   require_cuttable(task, plan);
   require_runnable(plan, group.size());
+  require_pipeline_fits(options, plan, task);
   return plan;
 }
 

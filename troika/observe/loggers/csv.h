@@ -20,7 +20,7 @@ struct CsvRow {
 };
 // Returns the names of the metrics in a header line; empty if it does not begin with `step`.
 std::optional<std::vector<std::string>> parse_csv_header(const std::string& line);
-// Returns empty for a line that CsvLogger would not write.
+// Parses a row of the file. Returns nothing for a line that CsvLogger would not write.
 std::optional<CsvRow> parse_csv_row(const std::string& line, size_t columns);
 
 // Values logged in succession for the same step share a row. The cell of a metric that was not

@@ -12,9 +12,9 @@ namespace troika::observe::report {
 // A rank is a straggler if its own time per step exceeds the median of all ranks by this fraction.
 inline constexpr double kStragglerShare = 0.10;
 
-// Ranks that average gradients all take the time of the slowest, so the duration of a whole step
-// does not show which rank is slow. A rank's own time does: the sum of all phases except
-// exposed_communication, in which the rank waits.
+// A rank that is slower than the others. Ranks that average gradients wait for the slowest rank, so
+// the duration of a whole step does not show which rank is slow. A rank's own time does: the sum of
+// all phases except exposed_communication, in which the rank waits.
 struct Straggler {
   int rank = 0;
   double own_milliseconds = 0;

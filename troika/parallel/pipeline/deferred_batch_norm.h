@@ -1,5 +1,4 @@
-// Batch norms whose running statistics are those of mini-batches, although they run on
-// micro-batches.
+// Batch norms that run on micro-batches and update their running statistics once a step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +29,8 @@ class DeferredBatchNorm {
   DeferredBatchNorm(const DeferredBatchNorm&) = delete;
   DeferredBatchNorm& operator=(const DeferredBatchNorm&) = delete;
 
-  // While it lives, forward passes count. Passes of a recomputation must not.
+  // While this guard lives, forward passes count towards the running statistics. Recomputed forward
+  // passes must run without this guard.
   class [[nodiscard]] Counting {
    public:
     explicit Counting(DeferredBatchNorm& layers) : layers_(layers) { layers_.counts_ = true; }

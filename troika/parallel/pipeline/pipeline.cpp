@@ -118,7 +118,7 @@ StageMessages Pipeline::make_messages(const comm::MeshGroups& groups,
     tensors.push_back(
         stages_.message(is_forward ? edge.from : edge.to, is_forward ? edge.to : edge.from).size());
   }
-  // A group of its own: another object may make edges in the world.
+  // Uses a group of its own, because other objects may make edges in the world.
   return StageMessages(*groups.world().split(0, world_.rank()), std::move(edges),
                        std::move(tensors), options_.memory_format);
 }
@@ -131,15 +131,30 @@ void Pipeline::zero_grad() {
   }
 }
 
-std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
+PipelineRun Pipeline::make_run(MicroBatchSource& source, StageMessages& messages) {
+  const auto parameters = model_->parameters();
+  return PipelineRun({*model_, stages_, place_, messages,
+                      [this](int stage) -> StagePasses& { return own(stage).passes; }, source,
+                      options_.precision,
+                      parameters.empty() ? at::kCPU : parameters.front().device().type()});
+}
+
+std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int end) {
+  TROIKA_CHECK(0 <= begin && begin < end && end <= options_.micro_batches,
+               "a step has micro-batches of its schedule");
   start();
   std::vector<at::Tensor> losses(static_cast<size_t>(options_.micro_batches));
-  PipelineRun run({*model_, stages_, place_, *messages_,
-                   [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
+  auto run = make_run(source, *messages_);
   most_active_ = 0;
-  plan_backward();
-  for (size_t i = 0; i < actions_.size(); ++i) {
-    const auto& action = actions_[i];
+  // A schedule without some of its micro-batches is still complete and free of deadlock, because
+  // the order of the others stays the same on each rank.
+  auto actions = actions_;
+  std::erase_if(actions, [&](const Action& action) {
+    return action.micro_batch >= 0 && (action.micro_batch < begin || action.micro_batch >= end);
+  });
+  plan_backward(actions);
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const auto& action = actions[i];
     switch (action.kind) {
       case ActionKind::forward: {
         const DeferredBatchNorm::Counting counting(*batch_norms_);
@@ -192,7 +207,7 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source) {
 // with a parameter of an earlier stage here, whose exchange must have all gradients by the end of
 // that stage's last backward pass, and a model whose blocks are recomputed, which would be computed
 // for each part.
-void Pipeline::plan_backward() {
+void Pipeline::plan_backward(const std::vector<Action>& actions) {
   const bool recomputes = model_->has_wrapper(nn::WrapperKind::recompute);
   const auto is_output_layer = [&](int stage) {
     return model_->has_output_layer() && stages_[stage].end == model_->blocks().size();
@@ -202,21 +217,22 @@ void Pipeline::plan_backward() {
         !recomputes && !stage->borrows_here && !is_output_layer(stage->index) &&
         std::ranges::any_of(stages_[stage->index].takes, &StageInput::is_trained);
   }
-  for (size_t i = 0; i < actions_.size(); ++i) {
-    const auto kind = actions_[i].kind;
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const auto kind = actions[i].kind;
     const bool is_input_part = kind == ActionKind::backward_input;
     if (!is_input_part && kind != ActionKind::backward && kind != ActionKind::backward_weight) {
       continue;
     }
-    auto& stage = own(actions_[i].stage);
+    auto& stage = own(actions[i].stage);
     const bool makes_gradients =
         kind == ActionKind::backward || is_input_part != stage.splits_backward;
     if (makes_gradients) stage.last_backward = i;
   }
 }
 
-// Has all exchanges of this rank only accumulate, but that of the stage whose gradients the action
-// completes. The others, too: its pass adds to a parameter that it shares with another stage here.
+// Lets all exchanges of this rank only accumulate, except for the exchange of the stage whose
+// gradients the action completes. Other stages are included because the pass may add to a parameter
+// that its stage shares with another stage of this rank.
 std::deque<GradientSync::NoSync> Pipeline::accumulate_but(size_t action) {
   std::deque<GradientSync::NoSync> result;
   for (const auto& stage : own_) {
@@ -237,7 +253,8 @@ void Pipeline::start() {
 
 void Pipeline::finish_stage(OwnStage& stage) {
   stage.exchange->finish_backward();
-  // Each replica has a part of the step's micro-batches, so the sum is wanted, not the mean.
+  // Each replica has run a part of the step's micro-batches, so their gradients are summed, not
+  // averaged.
   const auto replicas = place_.replicas(stage.index).size();
   if (!place_.shares_micro_batches() || replicas == 1) return;
   const at::NoGradGuard no_grad;
@@ -273,8 +290,7 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
                         const std::function<void(int, nn::Tensors)>& done) {
   start();
   const at::NoGradGuard no_grad;
-  PipelineRun run({*model_, stages_, place_, *forward_messages_,
-                   [this](int stage) -> StagePasses& { return own(stage).passes; }, source});
+  auto run = make_run(source, *forward_messages_);
   for (int first = 0; first < micro_batches; first += options_.micro_batches) {
     // The numbers of the source's micro-batches also decide which replica runs them.
     auto schedule = forward_schedule();
@@ -328,8 +344,21 @@ const GroupReducer& Pipeline::reducer() const {
   return *reducer_;
 }
 
+const GroupReducer& Pipeline::shards_reducer() const {
+  return own_.front()->exchange->reducer();
+}
+
+std::vector<Pipeline::StageExchange> Pipeline::stage_exchanges() const {
+  std::vector<StageExchange> result;
+  for (const auto& stage : own_) {
+    const auto& of_model = stages_[stage->index];
+    result.push_back({of_model.begin, of_model.end, *stage->module, *stage->exchange});
+  }
+  return result;
+}
+
 void Pipeline::step_by(const std::function<void()>& update) {
-  // Each stage's exchange brings its own parameters up to date after the one update.
+  // The exchange of each stage updates its own parameters in the module after the single update.
   std::function<void()> step = update;
   for (const auto& stage : own_) {
     step = [exchange = stage->exchange.get(), inner = std::move(step)] {

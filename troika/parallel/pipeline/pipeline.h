@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@
 
 namespace troika::parallel {
 
+class PipelineRun;
+
 // Trains a model whose blocks are on several ranks:
 //
 //   const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2 data=-1", world.size()));
@@ -34,20 +37,21 @@ namespace troika::parallel {
 //   pipeline.step(*optimizer);
 //
 // A step equals, up to rounding, that of one process which accumulates the gradients of the same
-// micro-batches. Replicas along the mesh's data axis average their gradients. Where pipeline ranks
-// have different numbers of replicas, they share the micro-batches (pipeline_place.h).
+// micro-batches. Replicas along the mesh's data axis average their gradients. If the stages have
+// different numbers of replicas, the replicas of a stage share the micro-batches
+// (pipeline_place.h).
 //
 // Batch norms normalise by micro-batches, and update their running statistics once a step
 // (deferred_batch_norm.h).
 //
 // All ranks of the world make the same calls, from one thread each. Every call blocks until this
-// rank has done its part; a call of a rank that waits for another one ends after the group's
-// timeout, with an error that names the stage, the micro-batch and the direction. After an error
-// the object must not be used again. The weights of other ranks' blocks stay in the model, unused.
+// rank has done its part. A call that waits for another rank throws after the group's timeout; the
+// error names the stage, the micro-batch and the direction. After an error the object must not be
+// used again. The weights of other ranks' blocks stay in the model, but are not used.
 class Pipeline : public ParameterStore {
  public:
-  // Checks that the model's blocks and the schedule fit, before any communication: Error(usage).
-  // Then all replicas get the values of their first one.
+  // Throws Error(usage) if the schedule or the cut does not fit the model's blocks, before any
+  // communication. Then all replicas get the values of the first one.
   Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& groups,
            const PipelineOptions& options);
   ~Pipeline() override;
@@ -55,31 +59,52 @@ class Pipeline : public ParameterStore {
   // Drops the gradients of this rank's parameters.
   void zero_grad();
   // Runs the step's passes, and averages and sums gradients: then .grad has the step's gradients.
-  // Calls of the source's functions stop when this returns. Returns this rank's losses by
+  // Runs only micro-batches [begin, end), 0 <= begin < end. The sum of the gradients of earlier
+  // ones must be in .grad; `end` is less than PipelineOptions::micro_batches in a shorter step.
+  // Does not call the source's functions after it has returned. Returns this rank's losses by
   // micro-batch: one element each, without a graph; undefined for micro-batches of which this rank
   // does not run the last stage.
-  std::vector<at::Tensor> run(MicroBatchSource& source);
+  std::vector<at::Tensor> run(MicroBatchSource& source) {
+    return run(source, 0, options_.micro_batches);
+  }
+  std::vector<at::Tensor> run(MicroBatchSource& source, int begin, int end);
   // Splits the batch, the model's single input and the targets, into micro-batches along dim 0, as
   // at::Tensor::tensor_split does, and weights each by its number of samples. `loss` returns the
   // mean over a micro-batch. Returns the part of the batch's mean loss that this rank has computed,
   // float64: all of it on the last stage, 0 on other ranks.
   using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
   at::Tensor run(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss);
-  // Runs forward passes only, without gradients, on `micro_batches` of the source's, which may be
-  // any number. `done` gets each micro-batch's outputs or output loss, in order, on ranks that run
-  // the last stage. The loss functions of the source are not called. Eval mode is the caller's.
+  // Runs forward passes only, without gradients, on any number of the source's micro-batches. Calls
+  // `done` with the outputs or output loss of each micro-batch, in order, on ranks that run the
+  // last stage. Does not call the source's loss functions. The caller must set the model to eval
+  // mode.
   void evaluate(MicroBatchSource& source, int micro_batches,
                 const std::function<void(int micro_batch, nn::Tensors outputs)>& done);
 
-  // The trained parameters of this rank's stages, or what it owns of them.
+  // The trained parameters of this rank's stages, or the parts of them that it owns.
   std::vector<optim::Parameter> parameters() const override;
   std::vector<at::Tensor> gradients() const override;
   // Without the copies of parameters that another stage owns.
   std::vector<at::Tensor> counted_gradients() const override;
   // Reduces over all stages.
   const GroupReducer& reducer() const override;
+  // Reduces over the replicas of this rank's stages.
+  const GroupReducer& shards_reducer() const override;
   void step_by(const std::function<void()>& update) override;
   void synchronize_replicas() override;
+
+  // One of this rank's stages.
+  struct StageExchange {
+    size_t begin = 0, end = 0;  // its blocks
+    // Its parameters and buffers, except for those in an earlier element of the list.
+    torch::nn::Module& module;
+    Exchange& exchange;
+  };
+  // Returns this rank's stages, in their order. The references are valid as long as this object
+  // lives.
+  std::vector<StageExchange> stage_exchanges() const;
+  // Returns the names of the parameters that this rank holds and another rank owns.
+  const std::set<std::string>& borrowed() const { return tied_->borrowed(); }
 
   const layout::Schedule& schedule() const { return schedule_; }
   const StagesOfModel& stages() const { return stages_; }
@@ -98,7 +123,8 @@ class Pipeline : public ParameterStore {
   // Throws Error(usage) if the last run ended with an error.
   void start();
   size_t active() const;
-  void plan_backward();
+  void plan_backward(const std::vector<layout::Action>& actions);
+  PipelineRun make_run(MicroBatchSource& source, StageMessages& messages);
   std::deque<GradientSync::NoSync> accumulate_but(size_t action);
   void finish_stage(OwnStage& stage);
   StageMessages make_messages(const comm::MeshGroups& groups,

@@ -15,7 +15,7 @@ namespace {
 using layout::Action;
 using layout::ActionKind;
 
-// Makes the draws of a pass those of its micro-batch.
+// While this object lives, random numbers are those of the micro-batch's keys.
 class DrawsOfMicroBatch {
  public:
   DrawsOfMicroBatch(MicroBatchSource& source, int micro_batch) {
@@ -67,9 +67,15 @@ nn::Tensors PipelineRun::inputs(int stage, int micro_batch) {
   return result;
 }
 
+void PipelineRun::start_autocast(std::optional<nn::Autocast>& autocast) const {
+  if (parts_.precision) autocast.emplace(*parts_.precision, parts_.device);
+}
+
 nn::Tensors PipelineRun::forward(int stage, int micro_batch) {
   auto& passes = parts_.passes(stage);
   const DrawsOfMicroBatch draws(parts_.source, micro_batch);
+  std::optional<nn::Autocast> autocast;
+  start_autocast(autocast);
   std::shared_ptr<const nn::OutputLoss> loss;
   if (is_last(stage) && passes.stage().has_blocks() && parts_.model.has_output_layer()) {
     loss = parts_.source.output_loss(micro_batch);
@@ -92,6 +98,9 @@ nn::Tensors PipelineRun::forward(int stage, int micro_batch) {
 
 at::Tensor PipelineRun::forward_with_loss(int micro_batch) {
   const int stage = static_cast<int>(parts_.stages.size()) - 1;
+  // Autocast also covers the loss, so that weights are cast only once.
+  std::optional<nn::Autocast> autocast;
+  start_autocast(autocast);
   const auto loss = parts_.source.loss(micro_batch, forward(stage, micro_batch));
   parts_.passes(stage).start_from(micro_batch, parts_.source.root(micro_batch, loss));
   return loss.variable_data();

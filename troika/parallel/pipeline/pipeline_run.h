@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
 #include "troika/nn/model.h"
+#include "troika/nn/precision.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/stage_messages.h"
@@ -16,8 +18,8 @@
 
 namespace troika::parallel {
 
-// Tensors of stages of this rank for each other wait here; those for other ranks wait for their
-// send, and are received when their pass begins.
+// Holds tensors from one stage of this rank to another, and tensors that are not sent yet. Receives
+// a tensor of another rank when the pass that needs it begins.
 class PipelineRun {
  public:
   // Everything must outlive the run.
@@ -28,6 +30,8 @@ class PipelineRun {
     StageMessages& messages;
     std::function<StagePasses&(int stage)> passes;  // of this rank's stages
     MicroBatchSource& source;
+    std::optional<nn::NumericPrecision> precision;  // PipelineOptions::precision
+    c10::DeviceType device;                         // of the parameters
   };
   explicit PipelineRun(const Parts& parts) : parts_(parts) {}
 
@@ -35,13 +39,13 @@ class PipelineRun {
   nn::Tensors forward(int stage, int micro_batch);
   // Runs a forward pass of the last stage with its loss. Returns the loss without its graph.
   at::Tensor forward_with_loss(int micro_batch);
-  // With `splits`, runs only the part for the inputs.
+  // Runs a backward pass; with `splits`, only the part for the inputs.
   void backward(int stage, int micro_batch, bool splits);
   void backward_weight(int stage, int micro_batch);
   void send(const layout::Action& action);
 
  private:
-  // Stages from and to, and micro-batch.
+  // The giving stage, the taking stage, and the micro-batch.
   using Route = std::tuple<int, int, int>;
   using Waiting = std::map<Route, nn::Tensors>;
 
@@ -50,6 +54,8 @@ class PipelineRun {
   // Returns the gradients of a stage's outputs, summed over the stages that took them.
   nn::Tensors output_gradients(int stage, int micro_batch);
   bool is_last(int stage) const { return stage + 1 == static_cast<int>(parts_.stages.size()); }
+
+  void start_autocast(std::optional<nn::Autocast>& autocast) const;
 
   const Parts parts_;
   Waiting activations_, gradients_;

@@ -1,10 +1,11 @@
-// The options of a pipeline, and the passes and stages that they mean.
+// The options of a pipeline, and the passes and stages that follow from them.
 #pragma once
 
 #include <c10/core/MemoryFormat.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "troika/comm/group.h"
@@ -12,6 +13,7 @@
 #include "troika/layout/schedules/schedule.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/nn/model.h"
+#include "troika/nn/precision.h"
 #include "troika/parallel/exchange.h"
 
 namespace troika::parallel {
@@ -28,6 +30,9 @@ struct PipelineOptions {
   std::string cut = {};
   // The format in which 4-d tensors travel between stages.
   at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
+  // Forward passes and losses run under this precision's autocast; none: under the autocast of the
+  // calling thread.
+  std::optional<nn::NumericPrecision> precision = {};
   // Makes the exchange of a stage's gradients along the data axis; empty: a DataParallel.
   std::function<std::unique_ptr<Exchange>(torch::nn::Module& stage, const comm::Group& data)>
       make_exchange = {};

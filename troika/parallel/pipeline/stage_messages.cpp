@@ -27,7 +27,7 @@ at::Tensor unpacked(at::Tensor tensor, at::MemoryFormat format) {
   return tensor.permute({0, 3, 1, 2});
 }
 
-// Runs `body`, and adds what the message was to its errors.
+// Runs `body`, and adds the message's name to its errors.
 template <typename Body>
 decltype(auto) with_name(const std::string& name, const Body& body) {
   try {

@@ -17,13 +17,13 @@
 namespace troika::parallel {
 
 // Sends and receives the messages of a schedule. For each tensor of a message, direction, and pair
-// of stages and ranks there is one edge, whose receives are posted early. So a send is over at once
-// unless the receiver is behind by the edge's depth, which Schedule::verify() shows to be enough.
+// of stages and ranks there is one edge (comm/edge.h), whose receives are posted early. So a send
+// returns at once unless the receiver is behind by the depth of the edge.
 class StageMessages {
  public:
-  // Makes the ends of the edges of this group on first use; no other object may make edges in it.
-  // `tensors` has the number of tensors in a message of each edge. 4-d tensors travel in `format`,
-  // which also all ranks pass.
+  // Makes each end of an edge of this group on first use; no other object may make edges in this
+  // group. `tensors` has the number of tensors in a message of each edge. 4-d tensors travel in
+  // `format`, which must be the same on all ranks.
   StageMessages(comm::Group group, std::vector<layout::MessageEdge> edges,
                 std::vector<size_t> tensors, at::MemoryFormat format);
 
@@ -31,9 +31,9 @@ class StageMessages {
   // not change until finish(). Blocks while the receiver is behind. Throws the errors of
   // SendingEdge::send(), naming stages, micro-batch and direction.
   void send(const layout::Action& send, int to, const nn::Tensors& tensors);
-  // Returns the tensors of the message of this action, a receive, from a rank. Blocks until they
-  // are here. Throws the errors of ReceivingEdge::receive(), naming stages, micro-batch and
-  // direction.
+  // Returns the tensors of one message from the rank `from`; `receive` is its action. Blocks until
+  // they have arrived. Throws the errors of ReceivingEdge::receive(), naming stages, micro-batch
+  // and direction.
   nn::Tensors receive(const layout::Action& receive, int from, size_t count);
   // Blocks until all receivers have taken what was sent.
   void finish();

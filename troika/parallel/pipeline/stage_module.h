@@ -13,9 +13,9 @@ class Module;
 
 namespace troika::parallel {
 
-// Returns a module with the parameters and buffers that blocks [begin, end) own or borrow, the same
-// tensors under the names they have in the model, without those in `without`. It has no forward
-// pass: gradients are averaged and parameters are stepped through it.
+// Returns a module with the parameters and buffers that blocks [begin, end) own or borrow, except
+// the names in `without`: the same tensors, under the names that they have in the model. The module
+// has no forward pass. Exchanges and optimizers use it to reach a stage's parameters.
 std::shared_ptr<torch::nn::Module> stage_module(const nn::Model& model, size_t begin, size_t end,
                                                 const std::set<std::string>& without = {});
 

@@ -32,14 +32,14 @@ class StagePasses {
   // Adds to the gradients of the stage's parameters, and ends the micro-batch. `gradients` are
   // those of the outputs, in the order of StageOfModel::gives; undefined counts as zero. Empty
   // after start_from(). Returns the gradients of the inputs, in the order of StageOfModel::takes:
-  // undefined for inputs that have none, zeros for those that affected nothing.
+  // undefined for inputs that have no gradient, zeros for inputs that did not affect the outputs.
   nn::Tensors backward(int micro_batch, const nn::Tensors& gradients);
   // The same in two parts (compat/split_backward.h): the gradients of the inputs, and later those
   // of the parameters.
   nn::Tensors backward_input(int micro_batch, const nn::Tensors& gradients);
   void backward_weight(int micro_batch);
-  // Returns, for each tensor that forward() gave, whether it is a floating-point tensor, so that
-  // backward() takes its gradient. Only between forward() and backward().
+  // Returns, for each tensor that forward() gave, whether backward() takes a gradient for it: it is
+  // a floating-point tensor. Call it only between forward() and backward().
   std::vector<bool> differentiable_outputs(int micro_batch) const;
 
   // The number of micro-batches between the begin of their forward and the end of their backward
@@ -47,7 +47,7 @@ class StagePasses {
   size_t active() const { return active_.size() + halves_.size(); }
 
  private:
-  // The outputs of a micro-batch that have gradients, and these.
+  // The outputs of a micro-batch that have gradients, and these gradients.
   struct Roots {
     nn::Tensors outputs, gradients;
   };

@@ -46,7 +46,7 @@ class StagesOfModel {
   // Returns the inputs of stage `to` that stage `from` gives, in the order of its `takes`: the
   // tensors of one message.
   std::vector<StageInput> message(int from, int to) const;
-  // Returns the pairs of stages beyond neighbours between which there are messages.
+  // Returns the pairs of stages that are not neighbours but exchange messages.
   std::vector<layout::SkipEdge> skips() const;
 
  private:

@@ -12,8 +12,8 @@
 
 namespace troika::parallel {
 
-// Keeps the copies of such parameters equal: they begin with their owner's values, and each step
-// sums their gradients. The owner is the rank with the stage whose block owns the parameter.
+// Keeps the copies of a parameter equal: all begin with the owner's values, and each step sums
+// their gradients. The owner is the rank with the stage whose block owns the parameter.
 class TiedParameters {
  public:
   // Makes a group of the ranks that hold each set of parameters, and copies the owners' values.
@@ -21,8 +21,8 @@ class TiedParameters {
   TiedParameters(const nn::Model& model, const StagesOfModel& stages, const PipelinePlace& place,
                  const comm::Group& world);
 
-  // Replaces the gradients, which replicas of a stage have in common, by their sums over stages.
-  // Called by all ranks, after all gradients of a step are averaged. Blocks.
+  // Replaces each gradient of a shared parameter by the sum over the stages. Called by all ranks,
+  // after all gradients of a step have been averaged over the replicas of each stage. Blocks.
   void sum_gradients() const;
   // Whether ranks share a parameter; the same on all ranks.
   bool any() const { return any_; }

@@ -13,7 +13,8 @@
 namespace troika::train {
 
 // Tracks by name the checkpoints that a run has written into its folder, and decides which of them
-// to remove. Never removes other folders. Ranks that make the same calls decide alike.
+// to remove. Never removes other folders. The decisions depend only on the calls, so they are the
+// same on all ranks.
 //
 // Keeps the best `save_top_k` checkpoints by score (-1: all, 0: none). Among equal scores, the
 // earlier checkpoint counts as better for best(), and is removed first. Without a monitored metric,

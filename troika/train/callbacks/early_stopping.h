@@ -8,7 +8,8 @@
 namespace troika::train {
 
 // Checks its metric whenever it has a new value: after validations if they log the metric,
-// otherwise at the end of epochs. The metric is the same on all ranks, so they decide alike.
+// otherwise at the end of epochs. The metric is the same on all ranks, so all ranks make the same
+// decision.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options);

@@ -8,10 +8,10 @@
 
 namespace troika::train {
 
-// Validations, and callbacks that monitor them, see the average; training continues with the
-// original weights. When fit() returns, the module has the average. The model in a checkpoint is
-// also the average, so it reproduces the metrics of its validation; the weights to resume from are
-// stored beside it, under kRawPrefix.
+// Validations, and callbacks that monitor their metrics, use the average; training continues with
+// the original weights. When fit() returns, the module has the average. The model in a checkpoint
+// is also the average, so it reproduces the metrics of its validation; the weights to resume from
+// are stored beside it, under kRawPrefix.
 class Ema : public Callback {
  public:
   explicit Ema(const EmaOptions& options);

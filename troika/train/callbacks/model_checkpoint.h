@@ -17,9 +17,9 @@ namespace troika::train {
 // save_on_train_epoch_end overrides this. With every_n_epochs 0, no checkpoint of an epoch enters
 // the best, as in Lightning; the end of the run then only writes a latest checkpoint if save_last
 // asks for it. With a `monitor`, a checkpoint that is due right before a validation waits for the
-// validation, and one that is due before the metric was ever logged waits for the metric. Each
-// state is written only once, but a run that resumes from the last micro-batch of an epoch writes
-// the changes of the epoch's end.
+// validation, and one that is due before the metric was ever logged waits for the metric. A state
+// is written only once, even if it is due for several reasons. Exception: a run that resumes after
+// an epoch's last micro-batch may write the state again at the epoch's end.
 //
 // CheckpointManager decides which checkpoints to keep. The link `checkpoints/best` points to the
 // best of them. With save_last, checkpoints that are due but not among the best are written too.

@@ -16,10 +16,10 @@ namespace troika::train {
 // to swa_lrs, and the weights at the end of each epoch enter the mean. (Lightning uses the weights
 // at the beginning of each epoch and therefore ignores the last epoch.)
 //
-// When all epochs are done, or a callback has ended the run in them, the mean becomes the model:
-// batch-norm statistics are recomputed on the training data, as the mean over the batches of all
-// ranks (section 3.2), and the weights are written to checkpoints/swa.safetensors. The module gets
-// the mean in on_fit_end, after the on_train_end of all callbacks.
+// When all epochs are done, or a callback has ended the run after swa_epoch_start, the mean becomes
+// the model: batch-norm statistics are recomputed on the training data, as the mean over the
+// batches of all ranks (section 3.2), and the weights are written to checkpoints/swa.safetensors.
+// The module gets the mean in on_fit_end, after the on_train_end of all callbacks.
 class Swa : public Callback {
  public:
   // Throws Error(usage) unless swa_epoch_start is an epoch below max_epochs or a fraction of

@@ -44,7 +44,7 @@ class Timer : public Callback {
 
   const TimerOptions options_;
   const double duration_;  // seconds
-  double now_ = 0;         // the run's time, as the ranks agree on it
+  double now_ = 0;         // the duration of the run, the same on all ranks
   double training_ = 0;
   double validation_ = 0;
   Stopwatch validating_;

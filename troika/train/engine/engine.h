@@ -1,4 +1,4 @@
-// Carries out a plan on one rank, one optimizer step at a time.
+// Executes a plan on one rank, one optimizer step at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,12 +49,13 @@ class MicroBatches {
   int64_t count() const { return count_; }
   int64_t begin() const { return begin_; }
 
-  // Returns the next micro-batch, as the data set gives it; valid until done() is called for it.
-  // Null makes Engine::step() return between two micro-batches.
+  // Returns the next micro-batch, as the data set gives it; valid until done() is called for it. An
+  // engine may take several before it calls done(). Null makes Engine::step() return between two
+  // micro-batches; never null if the engine does not leave steps (Engine::leaves_steps()).
   virtual const data::Batch* next() = 0;
   // Called in the order of next(), once for each micro-batch, after its backward pass; for the last
   // micro-batch of a step, after the optimizer step. `loss` is the micro-batch's mean loss: one
-  // element on the compute device, without a graph.
+  // element on the compute device, without a graph. The same on all ranks of a pipeline.
   virtual void done(const at::Tensor& loss) = 0;
 
  private:
@@ -69,15 +70,21 @@ struct StepResult {
 };
 
 // Trains a task's module under a plan, with its exchange, optimizer and learning rates. Not
-// thread-safe. step(), synchronize_replicas(), judge() and try_to_make_whole() are collective: all
-// ranks call them alike, and they block.
+// thread-safe. step(), synchronize_replicas(), make_whole(), judge() and try_to_make_whole() are
+// collective: all ranks call them alike, and they block.
 class Engine : public Evaluator {
  public:
-  // Carries out an optimizer step, or the rest of a step that an earlier call left. Errors of
+  // Runs an optimizer step, or the rest of a step that an earlier call left unfinished. Errors of
   // LibTorch pass through rethrow_plainly() (step_error.h); errors thrown by `batches` do not.
   virtual StepResult step(MicroBatches& batches) = 0;
-  // Makes all replicas bitwise equal, and the module whole.
+  // Whether step() may return between two micro-batches, so that a checkpoint or a stop need not
+  // wait for the end of the step.
+  virtual bool leaves_steps() const { return true; }
+  // Makes all replicas bitwise equal, and completes the parts of the module that this rank trains.
   virtual void synchronize_replicas() = 0;
+  // Like synchronize_replicas(), and also fills in the parts of the module that other ranks train.
+  // Called at the end of a run.
+  virtual void make_whole() { synchronize_replicas(); }
   // Gives the validation loss, the same on all ranks, to the learning-rate schedule. Called once
   // after each validation. Throws Error(usage) if there is no loss and the schedule needs it.
   virtual void judge(std::optional<double> validation_loss) = 0;

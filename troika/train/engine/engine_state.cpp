@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
 #include "troika/nn/weight_layout.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/task/task.h"
 
 namespace troika::train {
@@ -20,7 +22,7 @@ namespace troika::train {
 namespace {
 
 constexpr const char* kOptimizer = "optimizer.";
-constexpr const char* kExchange = "exchange.";
+constexpr const char* kOptimizerStates = "state.";
 constexpr const char* kMemoryFormat = "memory_format";
 constexpr const char* kWeightLayout = "weight_layout";
 
@@ -34,38 +36,67 @@ checkpoint::NamedTensors stepped(const Optimization& optimization) {
 
 }  // namespace
 
+checkpoint::NamedTensors EngineState::own_model() const {
+  checkpoint::NamedTensors result;
+  for (const auto& stage : parts_.stages) {
+    for (auto& entry : nn::named_state(stage.module)) result.push_back(std::move(entry));
+  }
+  return result;
+}
+
+void EngineState::mark_owned(checkpoint::NamedTensors& entries, const std::string& prefix) const {
+  if (!is_pipeline(parts_.plan)) return;
+  std::erase_if(entries, [&](const state::Entry& entry) {
+    return std::ranges::any_of(parts_.borrowed, [&](const std::string& name) {
+      const auto key = prefix + name;
+      return entry.first == key || (entry.first.starts_with(key + ".") &&
+                                    entry.first.find('.', key.size() + 1) == std::string::npos);
+    });
+  });
+  for (auto& entry : entries) {
+    const auto& [name, tensor] = entry;
+    if (entry.box || !name.starts_with(prefix)) continue;
+    entry.box = layout::Box::whole(name, tensor.sizes().vec());
+  }
+}
+
 checkpoint::RankState EngineState::state(bool in_step) const {
   const auto masters = parts_.optimization.masters();
   const bool in_shards =
-      parts_.exchange.shards_parameters() || (parts_.exchange.has_shards() && !masters.empty());
-  checkpoint::RankState result{
-      .model = checkpoint::model_state(parts_.task.module(),
-                                       in_shards ? stepped(parts_.optimization) : masters),
-      .rest = {}};
-  state::append(result.rest, kOptimizer, parts_.optimization.state());
-  state::append(result.rest, kExchange, parts_.exchange.state());
+      parts_.store.shards_parameters() || (parts_.store.has_shards() && !masters.empty());
+  checkpoint::RankState result{.model = checkpoint::replaced(
+                                   own_model(), in_shards ? stepped(parts_.optimization) : masters),
+                               .rest = {}};
+  mark_owned(result.model, {});
+  auto optimizer = parts_.optimization.state();
+  mark_owned(optimizer, kOptimizerStates);
+  state::append(result.rest, kOptimizer, optimizer);
+  for (const auto& stage : parts_.stages) {
+    state::append(result.rest, stage.key, stage.exchange.state());
+  }
   parts_.learning_rate.add_state(result.rest);
   result.rest.emplace_back(kMemoryFormat,
                            at::scalar_tensor(static_cast<int64_t>(states_format()), at::kLong));
   result.rest.emplace_back(kWeightLayout,
                            at::scalar_tensor(static_cast<int64_t>(states_layout()), at::kLong));
   if (!in_step) return result;
-  for (const auto& parameter : nn::trained_parameters(parts_.task.module())) {
-    // Otherwise this rank would take rank 0's gradient where it has none.
-    const auto& gradient = parameter.second.grad();
-    result.rest.emplace_back(kGradientPrefix + parameter.first,
-                             gradient.defined() ? gradient : at::empty({0}));
+  for (const auto& stage : parts_.stages) {
+    for (const auto& parameter : nn::trained_parameters(stage.module)) {
+      // Without this empty tensor, the rank would load rank 0's gradient.
+      const auto& gradient = parameter.second.grad();
+      result.rest.emplace_back(kGradientPrefix + parameter.first,
+                               gradient.defined() ? gradient : at::empty({0}));
+    }
   }
   return result;
 }
 
 at::MemoryFormat EngineState::states_format() const {
-  return parts_.exchange.has_shards() ? at::MemoryFormat::Contiguous
-                                      : parts_.placement.memory_format;
+  return parts_.store.has_shards() ? at::MemoryFormat::Contiguous : parts_.placement.memory_format;
 }
 
 nn::WeightLayout EngineState::states_layout() const {
-  return parts_.exchange.has_shards() ? nn::WeightLayout::in_out : parts_.placement.weight_layout;
+  return parts_.store.has_shards() ? nn::WeightLayout::in_out : parts_.placement.weight_layout;
 }
 
 // Two kinds of states run over the weights in memory order: the quantization blocks of adamw_8bit
@@ -81,8 +112,8 @@ void EngineState::require_readable(const checkpoint::CheckpointReader& saved) co
         {.what = "states of adamw_8bit and of ddp.hook follow the order of weights in memory",
          .got = fmt::format("a checkpoint of {} for {}", before, now),
          .expected = "the same order",
-         .hint = !parts_.exchange.has_shards() ? fmt::format("set trainer.{} to {}", option, before)
-                                               : "ZeRO keeps weights contiguous: resume with ddp"});
+         .hint = !parts_.store.has_shards() ? fmt::format("set trainer.{} to {}", option, before)
+                                            : "ZeRO keeps weights contiguous: resume with ddp"});
   };
   // Checkpoints of older versions lack the layout (it was in_out) and perhaps also the format.
   const auto number = [&](const char* name, auto otherwise) {
@@ -96,9 +127,10 @@ void EngineState::require_readable(const checkpoint::CheckpointReader& saved) co
 }
 
 void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
-  const auto own = checkpoint::model_state(parts_.task.module());
   checkpoint::Shapes shapes, saved_shapes;
-  for (const auto& [name, tensor] : own) shapes.emplace_back(name, tensor.sizes().vec());
+  for (const auto& [name, tensor] : nn::named_state(parts_.task.module())) {
+    shapes.emplace_back(name, tensor.sizes().vec());
+  }
   for (const auto& name : saved.names(checkpoint::kModelPrefix)) {
     saved_shapes.emplace_back(name.substr(std::string_view(checkpoint::kModelPrefix).size()),
                               saved.shape(name));
@@ -118,7 +150,7 @@ void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
   }
   const auto masters = parts_.optimization.masters();
   const std::map<std::string, at::Tensor> master_of(masters.begin(), masters.end());
-  for (const auto& [name, tensor] : own) {
+  for (const auto& [name, tensor] : own_model()) {
     if (done.contains(name)) continue;
     const auto value = saved.read(key(name));
     tensor.copy_(value);
@@ -133,29 +165,37 @@ std::function<void()> EngineState::load(const checkpoint::CheckpointReader& save
   parts_.learning_rate.load(saved);
   load_model(saved);
   parts_.optimization.load(saved, kOptimizer);
-  return
-      [this, exchange = saved.read_all(kExchange), gradients] { take_loaded(exchange, gradients); };
+  std::vector<checkpoint::NamedTensors> exchanges;
+  for (const auto& stage : parts_.stages) exchanges.push_back(saved.read_all(stage.key));
+  return [this, exchanges = std::move(exchanges), gradients] { take_loaded(exchanges, gradients); };
 }
 
-void EngineState::take_loaded(const checkpoint::NamedTensors& exchange,
+void EngineState::take_loaded(const std::vector<checkpoint::NamedTensors>& exchanges,
                               const checkpoint::NamedTensors& gradients) {
-  parts_.exchange.spread_parameters();
-  std::vector<at::Tensor> buffers;
-  for (const auto& buffer : parts_.task.module().buffers()) buffers.push_back(buffer.clone());
-  parts_.exchange.load_state(exchange);
-  // Loading the exchange's state may have replaced the buffers by rank 0's.
-  for (size_t i = 0; i < buffers.size(); ++i) parts_.task.module().buffers()[i].copy_(buffers[i]);
+  parts_.store.spread_parameters();
+  for (size_t i = 0; i < exchanges.size(); ++i) {
+    const auto& [key, module, exchange] = parts_.stages[i];
+    std::vector<at::Tensor> buffers;
+    for (const auto& buffer : module.buffers()) buffers.push_back(buffer.clone());
+    exchange.load_state(exchanges[i]);
+    // Undoes the copy of rank 0's buffers, which loading the exchange's state may include.
+    for (size_t b = 0; b < buffers.size(); ++b) module.buffers()[b].copy_(buffers[b]);
+  }
   load_gradients({gradients.begin(), gradients.end()});
 }
 
 void EngineState::load_gradients(const std::map<std::string, at::Tensor>& gradients) {
-  for (auto& parameter : nn::trained_parameters(parts_.task.module())) {
-    const auto found = gradients.find(parameter.first);
-    if (found == gradients.end() || found->second.numel() != parameter.second.numel()) continue;
-    const at::NoGradGuard no_grad;
-    parameter.second.mutable_grad() = at::empty_like(parameter.second).copy_(found->second);
+  for (const auto& stage : parts_.stages) {
+    for (auto& parameter : nn::trained_parameters(stage.module)) {
+      const auto found = gradients.find(parameter.first);
+      if (found == gradients.end() || found->second.numel() != parameter.second.numel()) continue;
+      // The owner's gradient holds the sum over the stages.
+      if (parts_.borrowed.contains(parameter.first)) continue;
+      const at::NoGradGuard no_grad;
+      parameter.second.mutable_grad() = at::empty_like(parameter.second).copy_(found->second);
+    }
+    stage.exchange.continue_step();
   }
-  parts_.exchange.continue_step();
 }
 
 }  // namespace troika::train

@@ -1,11 +1,13 @@
-// The state of a single-stage engine, as checkpoints hold it.
+// The state of an engine, as checkpoints hold it.
 #pragma once
 
 #include <c10/core/MemoryFormat.h>
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/layout/plan.h"
@@ -30,13 +32,26 @@ constexpr const char* kGradientPrefix = "gradient.";
 // weights.
 constexpr const char* kRawPrefix = "raw_model.";
 
+// Prefix, in checkpoints, of the state of the exchange of a whole model's gradients.
+constexpr const char* kExchangePrefix = "exchange.";
+
+// One of the stages of a rank, or the whole model.
+struct StateOfStage {
+  std::string key;  // prefix, in checkpoints, of the exchange's state
+  torch::nn::Module& module;
+  parallel::Exchange& exchange;
+};
+
 // The parts of an engine. They must outlive this object.
 struct EngineParts {
   const layout::Plan& plan;
   const OptimizerRecipe& recipe;
   const Placement& placement;
   Task& task;
-  parallel::Exchange& exchange;
+  std::vector<StateOfStage> stages;
+  // Parameters of these stages that another rank owns and saves.
+  std::set<std::string> borrowed = {};
+  parallel::ParameterStore& store;
   Optimization& optimization;
   LearningRate& learning_rate;
 };
@@ -55,9 +70,15 @@ class EngineState {
   // weights.
   at::MemoryFormat states_format() const;
   nn::WeightLayout states_layout() const;
+  // The state of the parts of the model that this rank trains.
+  checkpoint::NamedTensors own_model() const;
+  // In a pipeline, adds boxes to the whole tensors of this rank, because other ranks have other
+  // tensors, and removes the tensors that another rank saves. `prefix` precedes the names of
+  // parameters.
+  void mark_owned(checkpoint::NamedTensors& entries, const std::string& prefix) const;
   void require_readable(const checkpoint::CheckpointReader& saved) const;
   void load_model(const checkpoint::CheckpointReader& saved);
-  void take_loaded(const checkpoint::NamedTensors& exchange,
+  void take_loaded(const std::vector<checkpoint::NamedTensors>& exchanges,
                    const checkpoint::NamedTensors& gradients);
   void load_gradients(const std::map<std::string, at::Tensor>& gradients);
 

@@ -67,6 +67,13 @@ void require_precision(const layout::Plan& plan) {
 
 }  // namespace
 
+std::unique_ptr<parallel::Exchange> make_data_parallel(const layout::Plan& plan,
+                                                       torch::nn::Module& module,
+                                                       const comm::Group& group, Trace* trace) {
+  return std::make_unique<parallel::DataParallel>(module, group,
+                                                  data_parallel_options(plan, trace));
+}
+
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options, Task& task,
                                                   const comm::Group& group, Trace* trace,

@@ -15,6 +15,12 @@ class Trace;
 
 namespace troika::train {
 
+// Makes a DataParallel by the plan's options for a module, such as a stage of a pipeline. Called by
+// all ranks of the group; blocks.
+std::unique_ptr<parallel::Exchange> make_data_parallel(const layout::Plan& plan,
+                                                       torch::nn::Module& module,
+                                                       const comm::Group& group, Trace* trace);
+
 // Makes the plan's exchange for the task's module. `options` give the optimizer's name, which a
 // plan lacks. Records gradient transfers in `trace` unless it is null. `values`: see
 // parallel::ShardedOptions, for ZeRO stage 3 only. Throws Error(usage) if the numbers of the task's

@@ -71,8 +71,9 @@ Optimization::Optimization(const nn::NumericPrecision& precision,
         return store.reducer().any(here, "overflow of gradients");
       }) {
   require_steppable(store, recipe);
-  optimizer_->complete_sums_by(
-      [&store](const at::Tensor& sums) { store.reducer().sum(sums, "norms of parameters"); });
+  optimizer_->complete_sums_by([&store](const at::Tensor& sums) {
+    store.shards_reducer().sum(sums, "norms of parameters");
+  });
 }
 
 Optimization::Optimization(const nn::NumericPrecision& precision,

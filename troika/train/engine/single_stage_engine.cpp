@@ -18,6 +18,8 @@
 #include "troika/observe/step_times.h"
 #include "troika/train/engine/make_exchange.h"
 #include "troika/train/engine/measured_recompute.h"
+#include "troika/train/engine/pipeline_engine.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/step_error.h"
 #include "troika/train/task/task.h"
@@ -135,13 +137,15 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
     try_to_make_whole();
     throw;
   }
-  state_.emplace(EngineParts{.plan = plan,
-                             .recipe = recipe_,
-                             .placement = placement(),
-                             .task = task,
-                             .exchange = *exchange_,
-                             .optimization = *optimization_,
-                             .learning_rate = learning_rate_});
+  state_.emplace(EngineParts{
+      .plan = plan,
+      .recipe = recipe_,
+      .placement = placement(),
+      .task = task,
+      .stages = {{.key = kExchangePrefix, .module = task.module(), .exchange = *exchange_}},
+      .store = *exchange_,
+      .optimization = *optimization_,
+      .learning_rate = learning_rate_});
 }
 
 std::shared_ptr<const nn::SampleKeys> SingleStageEngine::keys_of(const data::Batch& batch,
@@ -262,6 +266,7 @@ void SingleStageEngine::try_to_make_whole() {
 }
 
 std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
+  if (is_pipeline(setup.plan)) return std::make_unique<PipelineEngine>(setup);
   return std::make_unique<SingleStageEngine>(setup);
 }
 

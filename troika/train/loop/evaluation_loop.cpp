@@ -12,6 +12,7 @@
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
 #include "troika/observe/progress.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/task/step_error.h"
 
@@ -142,10 +143,10 @@ std::optional<Evaluation> EvaluationLoop::evaluate(const HookCalls* hooks,
 
 EvaluationLoop::Result EvaluationLoop::result_of(const Evaluation& evaluation,
                                                  observe::MetricLog& log) const {
-  Result result{
-      .loss = evaluation.loss.value_if_any(context_.groups.data(), "evaluation loss"),
-      .accuracy = evaluation.accuracy.value_if_any(context_.groups.data(), "evaluation accuracy"),
-      .row = {}};
+  const auto& group = outputs_group(context_.groups);
+  Result result{.loss = evaluation.loss.value_if_any(group, "evaluation loss"),
+                .accuracy = evaluation.accuracy.value_if_any(group, "evaluation accuracy"),
+                .row = {}};
   result.row = log.end_epoch();
   return result;
 }

@@ -143,7 +143,7 @@ void Fit::train_epochs() {
   if (is_stopping() && !checkpoints_.has_all_samples()) checkpoints_.save(/*to_go_on=*/true);
   checkpoints_.save_asked_paths();
   // Also if no step was left: the module must be whole after the run.
-  engine_->synchronize_replicas();
+  engine_->make_whole();
 }
 
 void Fit::end_epoch() {
@@ -188,6 +188,7 @@ RunPlan Fit::plan() const {
       .batch = epochs_.global_batch(),
       .micro_batches = setup_.plan.micro_batches,
       .ranks = world.size(),
+      .replicas = setup_.groups.data().size(),
       .nodes = 1 + std::ranges::max(world.nodes()),
       .backend = std::string(world.backend()),
       .device = engine_->placement().device.str(),

@@ -49,7 +49,7 @@ class Fit {
   // Implements FitContext::run_training_data.
   void run_training_data();
   bool is_stopping() const { return stop_.asked() != cluster::StopRequest::none; }
-  // Trains and validates until the run is done or was asked to stop.
+  // Trains and validates until the run is complete or asked to stop.
   void train_epochs();
   // Returns early, during the validation, if asked to stop.
   void end_epoch();
@@ -58,11 +58,11 @@ class Fit {
   class LoadedMicroBatches;
   // Returns early, after any micro-batch, if asked to stop.
   void train_epoch();
-  // Validates again, if the run was stopped in a validation within the epoch. Returns whether to
-  // train on.
+  // Repeats the validation within the epoch in which the run was stopped, if any. Returns whether
+  // to continue training.
   bool repeat_validation();
   // Makes an optimizer step, or a part of it if leaves_step(). `left` is the number of
-  // micro-batches left in the epoch. Returns how many of them were trained on.
+  // micro-batches left in the epoch. Returns the number of micro-batches trained on.
   int64_t train_step(data::Loader& loader, int64_t left);
   void start_batch(const data::Batch& batch);
   // `is_last`: the last micro-batch of a step.

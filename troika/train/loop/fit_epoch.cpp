@@ -1,5 +1,6 @@
 // Fit's training on the micro-batches of an epoch.
 #include <algorithm>
+#include <list>
 #include <optional>
 #include <utility>
 
@@ -24,18 +25,25 @@ class Fit::LoadedMicroBatches : public MicroBatches {
         left_(left) {}
 
   const data::Batch* next() override {
-    if (taken_ > 0 && fit_.leaves_step()) return nullptr;
-    batch_ = loader_.next();
-    TROIKA_CHECK(batch_, "the loader has the batches of the epoch");
+    if (taken_ > 0 && fit_.engine_->leaves_steps() && fit_.leaves_step()) return nullptr;
+    auto loaded = loader_.next();
+    TROIKA_CHECK(loaded, "the loader has the batches of the epoch");
+    const bool is_first = !batch_ && more_.empty();
+    const auto& batch =
+        is_first ? batch_.emplace(std::move(*loaded)) : more_.emplace_back(std::move(*loaded));
     ++taken_;
-    fit_.start_batch(*batch_);
+    fit_.start_batch(batch);
     fit_.log_.watch_losses(watch_);
-    return &*batch_;
+    return &batch;
   }
 
   void done(const at::Tensor& loss) override {
     watch_.reset();
-    fit_.finish_batch(*batch_, loss, begin() + taken_ == count(), taken_ == left_);
+    ++done_;
+    const auto& batch = batch_ ? *batch_ : more_.front();
+    fit_.finish_batch(batch, loss, begin() + done_ == count(), done_ == left_);
+    batch_ ? batch_.reset() : more_.pop_front();
+    if (done_ == taken_) fit_.measured_.times().finish();
   }
 
   int64_t taken() const { return taken_; }
@@ -44,8 +52,11 @@ class Fit::LoadedMicroBatches : public MicroBatches {
   Fit& fit_;
   data::Loader& loader_;
   const int64_t left_;
-  int64_t taken_ = 0;
+  int64_t taken_ = 0, done_ = 0;
+  // The batches that were taken and are not done yet. The first one is not in the list, so that a
+  // single batch allocates no list node.
   std::optional<data::Batch> batch_;
+  std::list<data::Batch> more_;
   std::optional<compat::LossWatch> watch_;
 };
 
@@ -130,7 +141,6 @@ void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is
   context_.validation.follows = is_last_of_epoch ? validator_.is_due_after_epoch()
                                                  : validator_.is_due_within_epoch(micro_batches);
   hooks_.call("on_train_batch_end", &Hooks::on_train_batch_end, batch, loss);
-  measured_.times().finish();
   at.train_seconds = clock.train_seconds();
 }
 

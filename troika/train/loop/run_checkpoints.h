@@ -16,7 +16,7 @@
 
 namespace troika::train {
 
-// The parts of a run whose state its checkpoints hold. They must outlive RunCheckpoints.
+// The parts of a run whose state is saved. They must outlive RunCheckpoints.
 struct SavedParts {
   const RunSetup& setup;
   const RunOrigin& origin;
@@ -51,13 +51,13 @@ class RunCheckpoints {
   // save_checkpoint(). Called only where all callbacks have had the same hooks and the progress
   // includes all work done, so a resumed run neither repeats nor misses anything.
   void save_asked();
-  // Writes those of save_checkpoint() only.
+  // Writes only the checkpoints requested by save_checkpoint().
   void save_asked_paths();
-  // Saves the full state to resume from, or weights alone.
+  // Saves the full state from which a run can resume, or (without `to_go_on`) only the weights.
   void save(bool to_go_on);
   // Waits for the checkpoint that is being written.
   void finish();
-  // The same if it is written already; otherwise does nothing.
+  // Calls finish() if the checkpoint is written already; otherwise does nothing.
   void finish_if_written() {
     if (writer_ && writer_->is_done()) finish();
   }
@@ -72,7 +72,8 @@ class RunCheckpoints {
  private:
   // The engine's state for a checkpoint.
   checkpoint::RankState engine_state(bool in_step) const;
-  // Adds the state outside the engine.
+  // Adds the state that is not in the engine: progress, log, callbacks, random generators, seed,
+  // run id.
   void add_course(const TrainProgress& at, checkpoint::RankState& state) const;
   void announce(const std::filesystem::path& checkpoint);
 

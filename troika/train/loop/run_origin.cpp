@@ -39,21 +39,28 @@ bool has_same_places(const checkpoint::CheckpointReader& saved, const layout::Pl
 }
 
 // The gradients of an unfinished step. If the mesh has changed, every rank gets the average over
-// the data axis, so the average stays the same.
+// the data axis, so the average stays the same. If the saved run or this one is a pipeline, every
+// rank gets the gradients of all stages; those of a parameter that several stages use are summed.
 checkpoint::NamedTensors gradients_of(const checkpoint::CheckpointReader& saved,
                                       const layout::Plan& plan, int rank) {
-  if (has_same_places(saved, plan)) return saved.read_all(kGradientPrefix);
+  using layout::Axis;
   const auto mesh = saved.mesh();
+  const int ranks_before = mesh.size(Axis::pipeline);
+  if (ranks_before == 1 && plan.mesh.size(Axis::pipeline) == 1 && has_same_places(saved, plan)) {
+    return saved.read_all(kGradientPrefix);
+  }
   auto at = plan.mesh.coordinates(rank);
-  at[layout::Axis::data] = 0;
-  const auto replicas = mesh.group(mesh.find(at).value_or(0), {layout::Axis::data});
+  at[Axis::data] = 0;
   std::map<std::string, at::Tensor> sums;
-  for (const int replica : replicas) {
-    for (const auto& [name, gradient] : saved.of(replica).read_all(kGradientPrefix)) {
-      if (gradient.numel() == 0) continue;
-      const auto share = gradient / static_cast<int64_t>(replicas.size());
-      auto& sum = sums[name];
-      sum = sum.defined() ? sum + share : share;
+  for (at[Axis::pipeline] = 0; at[Axis::pipeline] < ranks_before; ++at[Axis::pipeline]) {
+    const auto replicas = mesh.group(mesh.find(at).value_or(0), {Axis::data});
+    for (const int replica : replicas) {
+      for (const auto& [name, gradient] : saved.of(replica).read_all(kGradientPrefix)) {
+        if (gradient.numel() == 0) continue;
+        const auto share = gradient / static_cast<int64_t>(replicas.size());
+        auto& sum = sums[name];
+        sum = sum.defined() ? sum + share : share;
+      }
     }
   }
   return {sums.begin(), sums.end()};

@@ -39,8 +39,9 @@ class RunOrigin {
   // The id of the run, the same on all ranks, in its checkpoints and beside its logs: the
   // checkpoint's, if the logs in the folder belong to the same run, otherwise a new id.
   const std::string& id() const { return id_; }
-  // MeshGroups::links(); undefined with one rank. With the same ranks as in the checkpoint, the
-  // checkpoint's, so that the same algorithms are chosen and sums have the same bits.
+  // The result of MeshGroups::links(); undefined with one rank. If the ranks are those of the
+  // checkpoint, it is the checkpoint's, so that the same algorithms are chosen and sums have the
+  // same bits.
   const at::Tensor& links() const { return links_; }
 
   // Loads the state of the checkpoint, if any, and closes it. Returns its folder; empty for a new
@@ -50,7 +51,7 @@ class RunOrigin {
  private:
   // The folder of the checkpoint to resume from, or empty; the same on all ranks.
   std::filesystem::path find_checkpoint() const;
-  // Opens this rank's part.
+  // Opens this rank's part of the checkpoint.
   void open(const std::filesystem::path& checkpoint);
   std::string choose_id() const;
   void choose_links();

@@ -4,9 +4,11 @@
 
 #include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/checkpoint/index.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/plan.h"
 #include "troika/train/engine/optimization.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/loop/finite_loss.h"
 #include "troika/train/run/course_names.h"
 
@@ -24,7 +26,8 @@ TrainLog::TrainLog(FitContext& context, Epochs& epochs, FitClock& clock)
     : context_(context),
       epochs_(epochs),
       clock_(clock),
-      log_(context.groups.data(), observe::MetricLog::Phase::training) {
+      log_(outputs_group(context.groups), observe::MetricLog::Phase::training,
+           computes_outputs(*context.training.plan, context.group.rank())) {
   context_.log = &log_;
 }
 
@@ -143,11 +146,17 @@ void TrainLog::start_progress(int64_t count) {
 }
 
 void TrainLog::load_state(const checkpoint::CheckpointReader& saved) {
-  if (saved.mesh().has_places_of(context_.training.plan->mesh)) {
+  const auto& plan = *context_.training.plan;
+  // With another schedule or cut, the last stage may be on another rank.
+  const bool is_alike =
+      !is_pipeline(plan) || checkpoint::read_index(saved.path()).info.plan == plan.text();
+  if (is_alike && saved.mesh().has_places_of(plan.mesh)) {
     log_.add_state(saved.read(kLog));
     return;
   }
-  if (!is_main()) return;
+  // The first rank that computes outputs loads the numbers of all ranks.
+  if (!computes_outputs(plan, context_.group.rank())) return;
+  if (context_.groups.data().rank() > 0) return;
   for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
 }
 

@@ -27,15 +27,16 @@ class TrainLog {
   TrainLog& operator=(const TrainLog&) = delete;
 
   // Opens the logs in the run's folder. If they belong to the run of this `id`, drops rows later
-  // than the current step; otherwise starts new ones. Follows
-  // load_state(); must precede all functions that write rows, losses or progress.
+  // than the current step; otherwise starts new logs. Call it after load_state(), and before all
+  // functions that write rows, losses or progress.
   void open(const std::string& id);
   // Turns LibTorch's warnings on this thread into log lines, until this object is destroyed.
   void begin_warnings();
-  // See StepWarnings::watch_losses(). Follows begin_warnings().
+  // See StepWarnings::watch_losses(). Call it after begin_warnings().
   void watch_losses(std::optional<compat::LossWatch>& watch) { warnings_->watch_losses(watch); }
 
-  // Becomes the target of the context's log() and of the task's again, after an evaluation.
+  // Called after an evaluation. Makes this object the target of the context's log() and of the
+  // task's log() again.
   void resume();
   // Called before a micro-batch.
   void start_batch(const data::Batch& batch);
@@ -45,22 +46,22 @@ class TrainLog {
   // Logs the losses that are still on a GPU, and waits for them. Called before a row, a checkpoint
   // or a validation. Throws Error(failure) if a loss ends_run().
   void read_losses();
-  // The same for a run that has failed: does not look at the losses.
+  // The same for a run that has failed. Does not check the losses.
   void read_losses_after_failure();
 
-  // Each writes a row. Called by all ranks; the first two block.
-  // The row of the steps since the latest of these rows.
+  // The next three functions write a row each. They are called by all ranks; the first two block.
+  // Writes the row of the steps since the last call.
   void log_steps();
-  // The row of an epoch's end.
+  // Writes the row of an epoch's end.
   void log_epoch();
-  // The row, with the values of `common` and `own`. The values of `common` and of row.common,
-  // the same on all ranks, become the latest metrics.
+  // Writes `row`, with the values of `common` and `own` added. The values of `common` and of
+  // row.common must be the same on all ranks, and become the latest metrics.
   void log_row(const observe::MetricValues& common, const observe::LoggedRow& row,
                const observe::MetricValues& own = {});
   // Prints the losses and the accuracy at an epoch's end, on rank 0.
   void print_epoch() const;
 
-  // A progress line with the next `count` micro-batches of the epoch; advance() is called after
+  // Starts a progress line for the next `count` micro-batches of the epoch. Call advance() after
   // each of them.
   void start_progress(int64_t count);
   void advance() { outputs_->advance(epochs_.global_batch()); }
@@ -69,7 +70,7 @@ class TrainLog {
   // Returns when all rows so far are in their files.
   void flush() { outputs_->flush(); }
 
-  // The numbers that are not in a row yet, for a checkpoint of this rank.
+  // Returns the numbers that are not in a row yet, for this rank's part of a checkpoint.
   at::Tensor state() const { return log_.state(); }
   // Loads this rank's state(). If the mesh has changed, rank 0 gets all ranks' numbers.
   void load_state(const checkpoint::CheckpointReader& saved);

@@ -4,12 +4,15 @@
 
 #include "troika/compat/torch.h"
 #include "troika/train/callbacks/callbacks.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/engine/random_state.h"
 
 namespace troika::train {
 
 Validator::Validator(const ValidatorParts& parts)
-    : parts_(parts), log_(parts.setup.groups.data(), observe::MetricLog::Phase::evaluation) {}
+    : parts_(parts),
+      log_(outputs_group(parts.setup.groups), observe::MetricLog::Phase::evaluation,
+           computes_outputs(parts.setup.plan, parts.setup.world().rank())) {}
 
 bool Validator::is_only_at_epoch_ends() const {
   const auto& limits = parts_.epochs.limits();

@@ -41,8 +41,9 @@ class Validator {
   // Whether the latest validation judged the weights as they are now.
   bool has_judged_weights() const { return validated_samples_ == parts_.epochs.at().samples; }
 
-  // Validates a few batches as a test and discards the result. The run does not depend on it.
-  // Throws Error(usage) if a callback monitors a metric that will never be logged.
+  // Validates a few batches and discards the result, to find errors before training. The run does
+  // not depend on the result. Throws Error(usage) if a callback monitors a metric that will never
+  // be logged.
   void check_sanity();
   // Validates, writes a row, and gives the loss to the learning-rate schedule; then the module is
   // in training mode. Returns whether the validation completed. If not, the run was asked to stop

@@ -14,7 +14,7 @@ namespace troika::train {
 
 struct ExchangeShape {
   int stage = 0;  // ZeRO stage of parallel::Sharded; 0: parallel::DataParallel
-  int ranks = 1;  // that shard among themselves
+  int ranks = 1;  // in a sharding group
   int64_t bucket_bytes = 0;
   int64_t first_bucket_bytes = 0;
   bool reorders_buckets = true;  // after the first step, with stage 0
@@ -43,10 +43,10 @@ class ExchangeMemory {
   bool is_alone() const { return shape_.stage == 0 && shape_.ranks == 1; }
   // The number of elements that this rank's optimizer steps.
   int64_t stepped() const;
-  // Held in a validation, for which stage 3 gathers all parameters.
+  // Returns the bytes held in a validation. Stage 3 gathers all parameters for it.
   HeldBytes validation() const;
-  // The maximum between micro-batches: that of validation(), plus buckets rebuilt after the first
-  // step.
+  // Returns the maximum between micro-batches: that of validation(), plus the buckets that are
+  // rebuilt after the first step.
   HeldBytes between_passes() const;
   // Peak and final bytes while parallel::DataParallel or Sharded is constructed from a whole model.
   struct Start {

@@ -140,7 +140,7 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
     return "trainer.recompute of a module without blocks";
   }
   const auto& mesh = plan.mesh;
-  if (!plan.cut.empty()) return "stages of a model";
+  if (!plan.cut.empty() || plan.schedule != layout::kOneStageSchedule) return "stages of a model";
   if (mesh.ranks() != choice.ranks || mesh.replicas(0) != choice.ranks) {
     return fmt::format("mesh {} on {} ranks", mesh.text(), choice.ranks);
   }

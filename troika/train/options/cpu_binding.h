@@ -33,9 +33,9 @@ struct CoreShare {
 // as evenly as possible, in rank order: in whole cores with all their hardware threads, or in
 // hardware threads if there are fewer cores than ranks. Ranks with neighbouring numbers get
 // processors that are near in the cache hierarchy. Nothing is divided if each rank already has
-// processors of its own. Reports a problem if masks of ranks overlap without being equal, and if a
-// share has fewer processors than the rank has threads, because its threads would then wait for
-// each other. `root`: see cores_of().
+// processors of its own. Reports a problem if two ranks' masks overlap but differ, and if a share
+// has fewer processors than the rank has threads, because its threads would then wait for each
+// other. `root`: see cores_of().
 CoreShare share_of(const std::vector<RankProcessors>& ranks, size_t rank,
                    const std::filesystem::path& root = "/");
 

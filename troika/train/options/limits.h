@@ -52,8 +52,8 @@ bool takes_default_epochs(const TrainOptions& options);
 // Replaces trainer.max_epochs = 0 by the number that it stands for.
 TrainOptions with_default_epochs(TrainOptions options);
 
-// Applies trainer.fast_dev_run: that number of batches of each loop, in one epoch, without loggers,
-// checkpoints, early stopping, SWA and sanity check.
+// Applies trainer.fast_dev_run: limits each loop to this number of batches, the run to one epoch,
+// and turns off loggers, checkpoints, early stopping, SWA and the sanity check.
 TrainOptions with_fast_dev_run(TrainOptions options);
 
 // The samples of a micro-batch over `ranks` ranks, from data.batch_size or data.global_batch_size.

@@ -83,7 +83,8 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.num_nodes", &trainer.num_nodes,
             "machines that the run is to be on, checked; -1: any number", count_or("any number"));
   table.add("trainer.strategy", &trainer.strategy,
-            "how devices work together; names after dp are Lightning's for some of those before",
+            "how devices work together; those after pipeline are pipelines with a schedule of that "
+            "name (docs/pipelines.md), and those from auto on Lightning's names for others",
             one_of(strategy_names()));
   table.add("trainer.plan", &trainer.plan,
             "text of a plan, in place of strategy and of all else that a plan decides; `--plan "
@@ -273,6 +274,8 @@ config::Table make_table(TrainOptions& options) {
   parallel::add_options(table, options.zero);
   parallel::add_options(table, options.local_sgd);
   parallel::add_options(table, options.diloco);
+  parallel::add_options(table, options.mesh);
+  parallel::add_options(table, options.pipeline);
   add_other_names(table);
   return table;
 }

@@ -91,6 +91,8 @@ struct TrainOptions {
   parallel::ZeroOptions zero;
   parallel::LocalSgdOptions local_sgd;
   parallel::DiLoCoOptions diloco;
+  parallel::MeshOptions mesh;
+  parallel::PipelineSection pipeline;
 
   // The initial weights of a new run.
   struct Weights {

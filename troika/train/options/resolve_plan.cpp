@@ -21,6 +21,7 @@ using layout::ExchangeMethod;
 using layout::Plan;
 
 constexpr const char* kPlanKey = "trainer.plan";
+constexpr const char* kPipeline = "pipeline";
 
 int64_t mebibytes(double count) {
   return static_cast<int64_t>(count * (1 << 20));
@@ -123,6 +124,55 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
+[[noreturn]] void refuse_mesh(const TrainOptions& options, int ranks, std::string expected) {
+  throw Error("train", ErrorKind::usage,
+              {.what = "mesh.pipeline and mesh.data do not fit the ranks of this run",
+               .got = fmt::format("{} and {} on {} rank{}", options.mesh.pipeline,
+                                  options.mesh.data, ranks, ranks == 1 ? "" : "s"),
+               .expected = std::move(expected)});
+}
+
+// The pipeline axis is the outermost, so that neighbouring ranks average gradients. If the cluster
+// is unknown (`ranks` 0), an axis of size -1 has one rank.
+layout::Mesh mesh_of(const TrainOptions& options, int ranks) {
+  const auto& [pipeline, data] = options.mesh;
+  const auto rest = [&](int64_t other) {
+    if (ranks > 0 && ranks % other != 0) {
+      refuse_mesh(options, ranks, fmt::format("a multiple of {} ranks", other));
+    }
+    return std::max<int64_t>(1, ranks / other);
+  };
+  const int64_t stages = pipeline != -1 ? pipeline : rest(data == -1 ? 1 : data);
+  const int64_t replicas = data != -1 ? data : rest(stages);
+  if (ranks > 0 && stages * replicas != ranks) {
+    refuse_mesh(options, ranks,
+                "sizes whose product is the number of ranks, or -1 for one of them");
+  }
+  return layout::Mesh::parse(fmt::format("pipeline={} data={}", stages, replicas));
+}
+
+// A strategy that is named after a schedule uses this schedule and ignores pipeline.schedule. The
+// loader's batches are the micro-batches, as in gradient accumulation.
+void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  plan.mesh = mesh_of(options, cluster.ranks());
+  plan.schedule = plan.strategy == kPipeline ? options.pipeline.schedule : plan.strategy;
+  plan.chunks = options.pipeline.chunks;
+  plan.cut = options.pipeline.cut;
+  const int64_t micro_batches = options.pipeline.micro_batches;
+  if (micro_batches > 0 && plan.micro_batches > 1) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "trainer.accumulate_grad_batches and pipeline.micro_batches both "
+                         "accumulate",
+                 .got = fmt::format("{} and {}", plan.micro_batches, micro_batches),
+                 .expected = "one of them"});
+  }
+  if (micro_batches > 0) {
+    plan.micro_batches = micro_batches;
+  } else if (plan.micro_batches == 1) {
+    plan.micro_batches = 2 * int64_t{plan.mesh.size(Axis::pipeline)};
+  }
+}
+
 struct Strategy {
   const char* name;
   const char* ours;  // Plan::strategy
@@ -144,6 +194,18 @@ constexpr std::array kStrategies{
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
     Strategy{"diloco", "diloco", diloco},
     Strategy{"dp", "dp", threads},
+    Strategy{kPipeline, kPipeline, pipeline},
+    Strategy{"naive", "naive", pipeline},
+    Strategy{"gpipe", "gpipe", pipeline},
+    Strategy{"1f1b", "1f1b", pipeline},
+    Strategy{"interleaved", "interleaved", pipeline},
+    Strategy{"bfs", "bfs", pipeline},
+    Strategy{"zb-h1", "zb-h1", pipeline},
+    Strategy{"zb-h2", "zb-h2", pipeline},
+    Strategy{"zb-v", "zb-v", pipeline},
+    Strategy{"v-half", "v-half", pipeline},
+    Strategy{"v-min", "v-min", pipeline},
+    Strategy{"dualpipe-v", "dualpipe-v", pipeline},
     Strategy{"auto", "ddp", all_reduce},
     Strategy{"ddp2", "dp", ddp2},
     Strategy{"ddp_cpu", "ddp", all_reduce},
@@ -218,6 +280,14 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
             .offload_activations = options.offload.activations,
             .offload_optimizer = options.optimizer.offload};
   strategy.choose(plan, options, cluster);
+  if (options.mesh.pipeline > 1 && plan.schedule == layout::kOneStageSchedule) {
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = fmt::format("strategy {} does not cut the model into stages", strategy.name),
+         .got = fmt::format("mesh.pipeline = {}", options.mesh.pipeline),
+         .expected = "-1 or 1",
+         .hint = "set trainer.strategy to pipeline"});
+  }
   return plan;
 }
 
@@ -255,7 +325,8 @@ bool is_planned(const std::string& key) {
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
-  constexpr std::array kSections{"ddp.", "horovod.", "zero.", "local_sgd.", "diloco.", "offload."};
+  constexpr std::array kSections{"ddp.",    "horovod.", "zero.",     "local_sgd.",
+                                 "diloco.", "mesh.",    "pipeline.", "offload."};
   return std::ranges::count(kPlanned, key) > 0 ||
          std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
 }
@@ -266,17 +337,37 @@ void require_runnable(const Plan& plan, int world) {
     throw Error("train", ErrorKind::usage,
                 {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
   };
+  const bool is_cut = plan.schedule != layout::kOneStageSchedule;
   for (const auto axis : plan.mesh.axes()) {
-    if (axis == Axis::data || plan.mesh.size(axis) == 1) continue;
+    if (axis == Axis::data || axis == Axis::pipeline || plan.mesh.size(axis) == 1) continue;
     refuse(fmt::format("the {} axis of a plan cannot be run yet", layout::name(axis)),
-           "mesh.axes " + plan.mesh.text(), "the data axis alone");
+           "mesh.axes " + plan.mesh.text(), "the axes pipeline and data alone");
   }
-  if (!plan.cut.empty()) {
-    refuse("stages of a plan cannot be run yet", "stages.cut " + plan.cut, "one stage: no cut");
+  if (!is_cut && plan.mesh.size(Axis::pipeline) > 1) {
+    refuse("a pipeline axis without a schedule of stages",
+           fmt::format("mesh.axes {} and schedule.name {}", plan.mesh.text(), plan.schedule),
+           "a schedule by name, as gpipe, or pipeline=1");
   }
-  if (plan.schedule != layout::kOneStageSchedule) {
-    refuse("a schedule of a plan cannot be run yet", "schedule.name " + plan.schedule,
-           layout::kOneStageSchedule);
+  if (!is_cut && !plan.cut.empty()) {
+    refuse("stages without a schedule of stages",
+           fmt::format("stages.cut {} and schedule.name {}", plan.cut, plan.schedule),
+           "a schedule by name, or no cut");
+  }
+  if (is_cut && plan.mesh.has_uneven_stages()) {
+    refuse("stages with different numbers of replicas cannot be run yet",
+           "mesh.axes " + plan.mesh.text(), "as many replicas of each stage");
+  }
+  if (is_cut && plan.exchange.method != ExchangeMethod::all_reduce) {
+    refuse("replicas of a pipeline average gradients by all-reduce",
+           "an exchange.method that shares out or steps locally", "exchange.method all_reduce");
+  }
+  if (is_cut && plan.compression.codec != "none") {
+    refuse("gradients of a pipeline are not compressed", "ddp.hook " + plan.compression.codec,
+           "none");
+  }
+  if (is_cut && plan.threads > 0) {
+    refuse("stages of a pipeline are on processes", fmt::format("mesh.threads {}", plan.threads),
+           "0");
   }
   if (plan.mesh.ranks() != world) {
     refuse("a plan for another world",

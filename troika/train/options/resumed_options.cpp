@@ -29,7 +29,7 @@ std::vector<std::string> changed_course(const TrainOptions& saved, int saved_ran
                     "(data.global_batch_size={} keeps it)",
                     now, own_ranks, own_ranks == 1 ? "" : "s", before, saved_ranks, before));
   }
-  // The table takes the values that its variables hold when it is made as the defaults.
+  // A table's defaults are the values of its variables at the time when the table is made.
   TrainOptions options = saved;
   const auto table = make_table(options);
   options = own;

@@ -29,9 +29,8 @@ class Callback : public Hooks {
   // Whether the callback reads FitContext::seconds, which is updated only then.
   virtual bool keeps_time() const { return false; }
 
-  // Returns the state on which the callback's further course depends, between micro-batches. Does
-  // not include changes by the checkpoint that is being written. Entries with boxes are parts of
-  // sharded tensors.
+  // Returns the state that the callback needs to resume. Called between micro-batches, before
+  // on_save_checkpoint() of the same checkpoint. Entries with boxes are parts of sharded tensors.
   virtual checkpoint::NamedTensors state() const { return {}; }
   // Loads what state() returned. `saved` has the whole tensors, under names that begin with
   // `prefix`. Not called if the checkpoint has no state of this callback.
@@ -39,7 +38,7 @@ class Callback : public Hooks {
                           const std::string& /*prefix*/) {}
   // May replace the model's tensors in a checkpoint that is about to be written.
   virtual void replace_model(checkpoint::RankState&) const {}
-  // Called when all states of any checkpoint have been captured.
+  // Called for each checkpoint, when the states for it have been collected.
   virtual void on_save_checkpoint(FitContext&) {}
   // Called when the checkpoint is written. With checkpoint.async, this is some micro-batches later,
   // and not at the same micro-batch on all ranks.

@@ -29,7 +29,8 @@ class Optimization;
 // The plan of fit(), and the parts that carry it out.
 struct TrainingParts {
   const layout::Plan* plan = nullptr;  // null outside of fit()
-  // The owners of the parameters, and the tensors that this rank steps; set from on_fit_start on.
+  // The store of the parameters, and the optimizer of the tensors that this rank steps. Not null
+  // from on_fit_start on.
   parallel::ParameterStore* store = nullptr;
   Optimization* optimization = nullptr;
   double learning_rate = 0;  // of the latest optimizer step
@@ -57,7 +58,7 @@ struct RunActions {
       save_checkpoint = {};
 };
 
-// The requests of hooks that fit() has still to carry out.
+// The requests of hooks that fit() has not carried out yet.
 struct RunRequests {
   std::string stop_reason = {};  // empty: no stop was asked for
   bool checkpoint = false;
@@ -74,7 +75,7 @@ struct FitContext {
   // The progress of the run; outside of fit(), that of a new run. Its `metrics` are the latest
   // values that are the same on all ranks, so ranks may base common decisions on them.
   const TrainProgress& at;
-  // The target of log(): the training's, or during an evaluation the evaluation's.
+  // The log of the training; during an evaluation, the log of the evaluation.
   observe::MetricLog* log = nullptr;
   // The values of the latest row that are the same on all ranks: the validation's in
   // on_validation_end, the epoch's in on_train_epoch_end of a callback that monitors().
@@ -93,12 +94,13 @@ struct FitContext {
   // min_steps. All ranks must call this in the same hook.
   void ask_to_stop(const std::string& reason);
   // Requests a checkpoint at the end of the current micro-batch or epoch. All ranks must call this
-  // alike.
+  // in the same hook.
   void ask_for_checkpoint() { requests.checkpoint = true; }
   // Does what Trainer::save_checkpoint() does in a hook, for the run of this context. Throws
   // Error(usage) outside of fit().
   std::filesystem::path save_checkpoint(const std::filesystem::path& path, bool weights_only);
-  // Between epochs and steps: whether a stop was asked for, or max_steps or max_epochs is reached.
+  // Returns whether a stop was requested, or max_steps or max_epochs is reached. Call it between
+  // epochs or steps.
   bool is_done() const { return is_done_after(at.epoch); }
   // Whether the current epoch is the last, as far as is known now.
   bool is_last_epoch() const { return is_done_after(at.epoch + 1); }

@@ -30,7 +30,8 @@ class HookCalls {
             const Arguments&... arguments) const {
     for (const auto& one : hooks_) call_one(one, name, hook, arguments...);
   }
-  // Calls a hook of the callbacks that monitor(), or of all other objects.
+  // With `that_monitor`, calls a hook of the callbacks whose monitors() is true; otherwise, of all
+  // other callbacks and the task.
   void call_those(bool that_monitor, const char* name, void (Hooks::*hook)(FitContext&)) const {
     for (const auto& one : hooks_) {
       if (one.monitors == that_monitor) call_one(one, name, hook);

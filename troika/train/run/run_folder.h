@@ -18,8 +18,8 @@ class RunFolder {
   //   "best" or a checkpoint of that run, even one in another folder;
   // - otherwise run.folder/run.name-N with a new N >= 2, which is logged.
   // With `goes_on_when_started_again`, a process that Slurm, torchrun or `troika launch` has
-  // restarted takes the earlier folder of its job, and resumes from the last checkpoint there if
-  // there is one.
+  // restarted uses the folder of its job's earlier attempt, and resumes from the last checkpoint in
+  // that folder, if any.
   //
   // Sets run.name and trainer.ckpt_path to the choice. A weights.path of "last" or "best" becomes
   // the path of that checkpoint of the run named by the original run.name. Removes summary.json,

@@ -38,9 +38,11 @@ std::string steps_text(const RunPlan& plan) {
 
 std::string batch_text(const RunPlan& plan) {
   std::string text = noun_text(plan.batch * plan.micro_batches, "sample") + " a step";
-  if (plan.ranks > 1)
-    text += fmt::format(", {:.4g} on each rank",
-                        static_cast<double>(plan.batch * plan.micro_batches) / plan.ranks);
+  if (plan.replicas > 1) {
+    text += fmt::format(", {:.4g} on each {}",
+                        static_cast<double>(plan.batch * plan.micro_batches) / plan.replicas,
+                        plan.replicas == plan.ranks ? "rank" : "replica");
+  }
   if (plan.micro_batches > 1) text += fmt::format(", in {} micro-batches", plan.micro_batches);
   return text;
 }

@@ -19,6 +19,7 @@ struct RunPlan {
   int64_t batch = 0;          // samples of a micro-batch over all ranks
   int64_t micro_batches = 1;  // micro-batches of an optimizer step
   int ranks = 1;
+  int replicas = 1;  // along the data axis
   int nodes = 1;
   std::string backend;
   std::string device;

@@ -33,7 +33,7 @@ std::string line_of(const std::string& name, const std::string& value) {
   return fmt::format("\n  {:<20} {}", name, value);
 }
 
-std::string how_to_go_on(const observe::RunSummary& summary, const TrainOptions& options) {
+std::string how_to_resume(const observe::RunSummary& summary, const TrainOptions& options) {
   if (!options.model.name.empty() && !options.data.name.empty()) {
     return fmt::format("troika train {}/config.toml --trainer.ckpt_path=last", summary.run_folder);
   }
@@ -81,7 +81,7 @@ std::string describe(const observe::RunSummary& summary, const TrainOptions& opt
          fmt::format("{} by {}", summary.best_checkpoint, options.checkpoint.monitor));
   }
   line("metrics and logs", summary.run_folder);
-  if (summary.status == "stopped") line("to go on", how_to_go_on(summary, options));
+  if (summary.status == "stopped") line("to resume", how_to_resume(summary, options));
   return text;
 }
 

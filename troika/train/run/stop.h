@@ -10,7 +10,7 @@
 
 namespace troika::train {
 
-// Asked on every rank. If the answers differ, the greatest counts.
+// Called on every rank. If the answers differ, the greatest one counts.
 using StopQuestion = std::function<cluster::StopRequest()>;
 
 // Ranks agree by an all-reduce of a few numbers, about once a second, or after each micro-batch if

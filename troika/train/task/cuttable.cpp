@@ -13,7 +13,7 @@ namespace troika::train {
 
 void require_cuttable(const Task& task, const layout::Plan& plan) {
   const int stages = plan.mesh.size(layout::Axis::pipeline);
-  if (stages == 1) return;
+  if (stages == 1 && plan.schedule == layout::kOneStageSchedule) return;
   const auto name = c10::demangle(typeid(task).name());
   const auto asked = fmt::format("{} pipeline stages (mesh.axes {})", stages, plan.mesh.text());
   if (const auto own = task.own_steps(); !own.empty()) {

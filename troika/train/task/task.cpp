@@ -81,11 +81,14 @@ void Task::recompute(layout::RecomputePlan plan) {
   *recomputing_ = nn::recompute(*model_, std::move(plan));
 }
 
-Outputs Task::outputs(const data::Batch& batch) const {
-  if (!model_) return Outputs(forward_(batch));
-  auto tensors = model_->forward(block_inputs(batch));
+Outputs Task::named(nn::Tensors tensors) const {
   if (model_->blocks().empty()) return Outputs(nn::only(std::move(tensors)));
   return {model_->blocks().back().gives, std::move(tensors)};
+}
+
+Outputs Task::outputs(const data::Batch& batch) const {
+  if (!model_) return Outputs(forward_(batch));
+  return named(model_->forward(block_inputs(batch)));
 }
 
 void Task::make_values() {
@@ -113,30 +116,47 @@ at::Tensor Task::training_step(const data::Batch& batch) {
   return with_loss_errors(outputs(batch), [&](const Outputs& given) { return loss(given, batch); });
 }
 
+at::Tensor Task::finish_training(nn::Tensors given, bool is_loss, const data::Batch& batch) {
+  if (is_loss) return nn::only(std::move(given));
+  return with_loss_errors(named(std::move(given)),
+                          [&](const Outputs& outputs) { return loss(outputs, batch); });
+}
+
 void Task::validation_step(const data::Batch& batch, Evaluation& evaluation) {
+  if (auto asked = output_loss(batch, nn::OutputLoss::Kind::each)) {
+    return judge_losses(model_->forward(block_inputs(batch), std::move(asked)), batch, evaluation);
+  }
+  judge(outputs(batch), batch, evaluation);
+}
+
+void Task::finish_evaluation(nn::Tensors given, bool is_loss, const data::Batch& batch,
+                             Evaluation& evaluation) {
+  is_loss ? judge_losses(given, batch, evaluation)
+          : judge(named(std::move(given)), batch, evaluation);
+}
+
+void Task::judge_losses(const nn::Tensors& rows, const data::Batch& batch, Evaluation& evaluation) {
+  const auto targets = batch["targets"].flatten();
+  evaluation.loss.update(rows[0], targets.ne(metrics::kIgnored));
+  evaluation.accuracy.update(rows[1], targets);
+}
+
+void Task::judge(const Outputs& given, const data::Batch& batch, Evaluation& evaluation) {
   if (has_own_loss()) {
     const auto mean =
-        with_loss_errors(outputs(batch), [&](const Outputs& given) { return loss(given, batch); });
+        with_loss_errors(given, [&](const Outputs& outputs) { return loss(outputs, batch); });
     evaluation.loss.update(mean, static_cast<double>(batch.size()));
     return;
   }
   // Losses of single samples are summed in float64: a rounded mean would depend on how samples were
   // grouped into batches.
-  const auto counts = [&] { return batch["targets"].flatten().ne(metrics::kIgnored); };
-  if (auto asked = output_loss(batch, nn::OutputLoss::Kind::each)) {
-    const auto rows = model_->forward(block_inputs(batch), std::move(asked));
-    evaluation.loss.update(rows[0], counts());
-    evaluation.accuracy.update(rows[1], batch["targets"].flatten());
-    return;
-  }
-  const auto logits = outputs(batch);
-  const auto losses = with_loss_errors(logits, [&](const Outputs& given) {
-    return nn::cross_entropy(given.only(), {.targets = batch["targets"],
-                                            .ignored = metrics::kIgnored,
-                                            .kind = nn::OutputLoss::Kind::each});
+  const auto losses = with_loss_errors(given, [&](const Outputs& outputs) {
+    return nn::cross_entropy(outputs.only(), {.targets = batch["targets"],
+                                              .ignored = metrics::kIgnored,
+                                              .kind = nn::OutputLoss::Kind::each});
   });
-  evaluation.loss.update(losses, counts());
-  evaluation.accuracy.update(logits.only(), batch["targets"]);
+  evaluation.loss.update(losses, batch["targets"].flatten().ne(metrics::kIgnored));
+  evaluation.accuracy.update(given.only(), batch["targets"]);
 }
 
 OptimizerRecipe Task::configure_optimizers(const TrainOptions& options) {

@@ -127,6 +127,15 @@ class Task : public Hooks {
   virtual at::Tensor predict_step(const data::Batch& batch);
   // The names of the overridden functions among the four steps above, in their order.
   std::vector<std::string> own_steps() const;
+
+  // The parts of the four steps after the forward pass, for a model that is cut into stages.
+  // `given` are the tensors of its last block: the outputs or, with `is_loss`, the losses that
+  // output_loss() asked for (Kind::mean in training, Kind::each in evaluation).
+  at::Tensor finish_training(nn::Tensors given, bool is_loss, const data::Batch& batch);
+  void finish_evaluation(nn::Tensors given, bool is_loss, const data::Batch& batch,
+                         Evaluation& evaluation);
+  at::Tensor finish_prediction(nn::Tensors given) const { return named(std::move(given)).only(); }
+
   // Returns the optimizer and the learning rates: those of the options, unless overridden.
   virtual OptimizerRecipe configure_optimizers(const TrainOptions& options);
   // The number of modules that share a training step within this process.
@@ -158,6 +167,10 @@ class Task : public Hooks {
   static BatchLoss of_targets(Loss loss);
   static OutputsLoss of_only(BatchLoss loss);
   bool has_own_loss() const;
+  // Returns the outputs of the model of blocks with their names.
+  Outputs named(nn::Tensors tensors) const;
+  void judge(const Outputs& given, const data::Batch& batch, Evaluation& evaluation);
+  void judge_losses(const nn::Tensors& rows, const data::Batch& batch, Evaluation& evaluation);
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<compat::DeferredInit> values_;

@@ -1,0 +1,248 @@
+#include "troika/train/engine/pipeline_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/base/memory.h"
+#include "troika/base/random.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/observe/step_times.h"
+#include "troika/parallel/pipeline/stage_module.h"
+#include "troika/parallel/replicas.h"
+#include "troika/train/engine/make_exchange.h"
+#include "troika/train/engine/pipeline_plan.h"
+#include "troika/train/options/options.h"
+#include "troika/train/task/step_error.h"
+#include "troika/train/task/task.h"
+
+namespace troika::train {
+
+using layout::Axis;
+
+// The micro-batches of one optimizer step.
+class PipelineEngine::StepSource : public parallel::MicroBatchSource {
+ public:
+  // Takes micro-batches from batches.begin() to count() - 1.
+  StepSource(PipelineEngine& engine, MicroBatches& batches)
+      : engine_(engine), first_(batches.begin()), asked_(static_cast<size_t>(batches.count())) {
+    const auto& setup = engine.setup_;
+    const auto& plan = setup.plan;
+    if (plan.micro_batches > 1 && !plan.sums_micro_batches) {
+      factor_ = 1.0 / static_cast<double>(plan.micro_batches);
+    }
+    const auto seed =
+        mix(static_cast<uint64_t>(setup.options.run.seed), static_cast<uint64_t>(batches.step()));
+    for (int64_t i = batches.begin(); i < batches.count(); ++i) {
+      const auto* loaded = batches.next();
+      TROIKA_CHECK(loaded, "a pipeline's step is not left between two micro-batches");
+      placed_.push_back(engine.placement_.place(*loaded));
+      const auto& samples = placed_.back().samples;
+      keys_.push_back(samples.empty() ? nullptr
+                                      : std::make_shared<nn::SampleKeys>(
+                                            nn::SampleKeys{.seed = seed, .samples = samples}));
+    }
+  }
+
+  nn::Tensors inputs(int micro_batch) override {
+    return engine_.setup_.task.block_inputs(batch(micro_batch));
+  }
+  std::shared_ptr<const nn::OutputLoss> output_loss(int micro_batch) override {
+    auto loss = engine_.setup_.task.output_loss(batch(micro_batch));
+    asked_[static_cast<size_t>(micro_batch)] = loss != nullptr;
+    return loss;
+  }
+  at::Tensor loss(int micro_batch, nn::Tensors outputs) override {
+    return engine_.setup_.task.finish_training(
+        std::move(outputs), asked_[static_cast<size_t>(micro_batch)], batch(micro_batch));
+  }
+  at::Tensor root(int, const at::Tensor& loss) override {
+    return engine_.optimization_->scaled(factor_ == 1 ? loss : loss * factor_);
+  }
+  std::shared_ptr<const nn::SampleKeys> keys(int micro_batch) override {
+    return keys_[index(micro_batch)];
+  }
+
+  const data::Batch& batch(int64_t micro_batch) const { return placed_[index(micro_batch)]; }
+
+ private:
+  size_t index(int64_t micro_batch) const { return static_cast<size_t>(micro_batch - first_); }
+
+  PipelineEngine& engine_;
+  const int64_t first_;
+  double factor_ = 1;
+  std::vector<data::Batch> placed_;  // on the compute device
+  std::vector<std::shared_ptr<const nn::SampleKeys>> keys_;
+  std::vector<bool> asked_;  // whether the model computes the loss, by micro-batch
+};
+
+// One batch of an evaluation.
+class PipelineEngine::EvaluationSource : public parallel::MicroBatchSource {
+ public:
+  // `asks`: the model may compute losses instead of outputs.
+  EvaluationSource(Task& task, const data::Batch& batch, bool asks)
+      : task_(task), batch_(batch), asks_(asks) {}
+
+  nn::Tensors inputs(int) override { return task_.block_inputs(batch_); }
+  std::shared_ptr<const nn::OutputLoss> output_loss(int) override {
+    if (!asks_) return nullptr;
+    auto loss = task_.output_loss(batch_, nn::OutputLoss::Kind::each);
+    is_loss_ = loss != nullptr;
+    return loss;
+  }
+  at::Tensor loss(int, nn::Tensors) override { TROIKA_CHECK(false, "evaluations have no loss"); }
+  at::Tensor root(int, const at::Tensor&) override {
+    TROIKA_CHECK(false, "evaluations have no backward pass");
+  }
+  bool is_loss() const { return is_loss_; }
+
+ private:
+  Task& task_;
+  const data::Batch& batch_;
+  const bool asks_;
+  bool is_loss_ = false;
+};
+
+std::shared_ptr<nn::Model> PipelineEngine::model() const {
+  return std::dynamic_pointer_cast<nn::Model>(setup_.task.module().shared_from_this());
+}
+
+PipelineEngine::PipelineEngine(const EngineSetup& setup)
+    : setup_(setup),
+      placement_(Placement::of(setup.options, setup.groups.world())),
+      recipe_(setup.task.configure_optimizers(setup.options)),
+      learning_rate_(recipe_, setup.plan, setup.steps, setup.global_batch) {
+  const auto& plan = setup.plan;
+  Task& task = setup.task;
+  require_pipeline_fits(setup.options, plan, task);
+  if (placement_.device.is_cpu()) compat::keep_freed_memory();
+  task.make_values();
+  placement_.place(task.module());
+  counts_memory_ = placement_.device.is_cpu() && compat::counts_tensor_memory() &&
+                   std::ranges::all_of(nn::named_state(task.module()), [](const auto& entry) {
+                     return compat::is_counted(entry.second);
+                   });
+  if (plan.recompute == "none") {
+    task.recompute({});
+  } else {
+    task.recompute(layout::recompute_plan(plan.recompute, task.blocks().blocks().size()));
+  }
+  auto options = pipeline_options(plan);
+  options.memory_format = placement_.memory_format;
+  options.precision = placement_.precision;
+  options.make_exchange = [&](torch::nn::Module& stage, const comm::Group& data) {
+    return make_data_parallel(plan, stage, data, setup.trace);
+  };
+  pipeline_ = std::make_unique<parallel::Pipeline>(model(), setup.groups, options);
+  optimization_.emplace(placement_.precision, *pipeline_, recipe_);
+  std::vector<StateOfStage> stages;
+  for (const auto& stage : pipeline_->stage_exchanges()) {
+    stages.push_back({.key = fmt::format("stage.{}-{}.", stage.begin, stage.end),
+                      .module = stage.module,
+                      .exchange = stage.exchange});
+  }
+  state_.emplace(EngineParts{.plan = plan,
+                             .recipe = recipe_,
+                             .placement = placement_,
+                             .task = task,
+                             .stages = std::move(stages),
+                             .borrowed = pipeline_->borrowed(),
+                             .store = *pipeline_,
+                             .optimization = *optimization_,
+                             .learning_rate = learning_rate_});
+}
+
+StepResult PipelineEngine::step(MicroBatches& batches) {
+  TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
+  StepResult result;
+  std::vector<at::Tensor> losses;
+  const int begin = static_cast<int>(batches.begin());
+  const int end = static_cast<int>(batches.count());
+  StepSource source(*this, batches);
+  with_plain_errors(
+      "training_step",
+      [&] {
+        memory::restart_peak();
+        if (begin == 0) pipeline_->zero_grad();
+        // Forward and backward passes alternate, so all of their time counts as backward.
+        setup_.times.end(observe::Phase::forward);
+        const auto own = pipeline_->run(source, begin, end);
+        setup_.times.end(observe::Phase::backward);
+        const auto all = broadcast_losses(own, begin, end);
+        setup_.times.end(observe::Phase::exposed_communication);
+        optimizer_step(batches.step());
+        losses = all.unbind();
+      },
+      &source.batch(begin));
+  if (counts_memory_) result.peak_tensor_bytes = memory::peak();
+  for (const auto& loss : losses) batches.done(loss);
+  result.is_complete = true;
+  return result;
+}
+
+at::Tensor PipelineEngine::broadcast_losses(const std::vector<at::Tensor>& own, int begin,
+                                            int end) const {
+  const auto losses =
+      at::zeros({end - begin}, at::TensorOptions(placement_.device).dtype(at::kDouble));
+  const auto& place = pipeline_->place();
+  const int last_stage = place.stages() - 1;
+  if (place.is_mine(last_stage)) {
+    for (int i = begin; i < end; ++i) {
+      losses[i - begin].copy_(own[static_cast<size_t>(i)].reshape({}));
+    }
+  }
+  const auto& pipeline = setup_.groups.along(Axis::pipeline);
+  pipeline.broadcast(losses, place.pipeline_rank(last_stage), {.label = "losses"}).wait();
+  return losses;
+}
+
+void PipelineEngine::optimizer_step(int64_t step) {
+  // A skipped step does not advance the schedule.
+  optimization_->set_learning_rate(learning_rate_(step - optimization_->skipped()));
+  setup_.before_step();
+  const auto& trainer = setup_.options.trainer;
+  optimization_->clip(*pipeline_, trainer.gradient_clip_val, trainer.gradient_clip_algorithm);
+  optimization_->step(*pipeline_);
+  setup_.times.end(observe::Phase::optimizer);
+}
+
+void PipelineEngine::make_whole() {
+  pipeline_->synchronize_replicas();
+  const at::NoGradGuard no_grad;
+  const auto& place = pipeline_->place();
+  const auto& stages = pipeline_->stages();
+  for (int s = 0; s < place.stages(); ++s) {
+    std::vector<at::Tensor> tensors;
+    const auto module = parallel::stage_module(*model(), stages[s].begin, stages[s].end);
+    for (const auto& entry : nn::named_state(*module)) tensors.push_back(entry.second);
+    if (tensors.empty()) continue;
+    parallel::broadcast_packed(setup_.groups.along(Axis::pipeline), tensors, place.pipeline_rank(s),
+                               "stages of the model");
+  }
+}
+
+void PipelineEngine::evaluate(RunMode, const data::Batch& batch, Evaluation& sums) {
+  const auto placed = placement_.place(batch);
+  EvaluationSource source(setup_.task, placed, /*asks=*/true);
+  pipeline_->evaluate(source, 1, [&](int, nn::Tensors outputs) {
+    const nn::Autocast autocast(placement_.precision, placement_.device.type());
+    setup_.task.finish_evaluation(std::move(outputs), source.is_loss(), placed, sums);
+  });
+}
+
+at::Tensor PipelineEngine::predict(const data::Batch& batch) {
+  const auto placed = placement_.place(batch);
+  EvaluationSource source(setup_.task, placed, /*asks=*/false);
+  at::Tensor result;
+  pipeline_->evaluate(source, 1, [&](int, nn::Tensors outputs) {
+    result = setup_.task.finish_prediction(std::move(outputs));
+  });
+  return result;
+}
+
+}  // namespace troika::train

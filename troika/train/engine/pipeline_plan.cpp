@@ -1,0 +1,74 @@
+#include "troika/train/engine/pipeline_plan.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/train/options/options.h"
+#include "troika/train/task/task.h"
+
+namespace troika::train {
+
+using layout::Axis;
+
+bool is_pipeline(const layout::Plan& plan) {
+  return plan.schedule != layout::kOneStageSchedule;
+}
+
+parallel::PipelineOptions pipeline_options(const layout::Plan& plan) {
+  return {.schedule = plan.schedule,
+          .micro_batches = static_cast<int>(plan.micro_batches),
+          .chunks = static_cast<int>(plan.chunks),
+          .actions = plan.actions,
+          .cut = plan.cut};
+}
+
+bool computes_outputs(const layout::Plan& plan, int rank) {
+  if (!is_pipeline(plan)) return true;
+  const auto schedule = layout::schedule_of(plan);
+  int last_stage = -1, runner = 0;
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (const auto& action : schedule.ranks[r]) {
+      if (action.stage <= last_stage) continue;
+      last_stage = action.stage;
+      runner = static_cast<int>(r);
+    }
+  }
+  return plan.mesh.coordinates(rank)[Axis::pipeline] == runner;
+}
+
+const comm::Group& outputs_group(const comm::MeshGroups& groups) {
+  return groups.mesh().size(Axis::pipeline) > 1 ? groups.world() : groups.data();
+}
+
+void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan,
+                           const Task& task) {
+  if (!is_pipeline(plan)) return;
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "an option that a pipeline does not support",
+                 .got = fmt::format("{} with schedule {}", got, plan.schedule),
+                 .expected = expected});
+  };
+  if (!plan.offload_activations.empty()) {
+    refuse("offload.activations " + plan.offload_activations, "none, or trainer.recompute");
+  }
+  if (layout::recompute_budget(plan.recompute)) {
+    refuse("trainer.recompute " + plan.recompute, "none, full, selective, sqrt or every_K");
+  }
+  if (options.trainer.sync_batchnorm) {
+    refuse("trainer.sync_batchnorm", "batch norms of micro-batches");
+  }
+  if (options.ema.enabled) refuse("ema.enabled", "weights without averages");
+  if (options.swa.swa_lrs > 0) refuse("swa.swa_lrs", "weights without averages");
+  if (options.statistics.every_n_steps > 0) refuse("statistics.every_n_steps", "0");
+  if (options.throughput.enabled) refuse("throughput.enabled", "false");
+  const auto& model = task.blocks();
+  const auto pipeline = pipeline_options(plan);
+  parallel::ends_for(model, plan.cut,
+                     parallel::passes_for(pipeline, plan.mesh, model.blocks().size()));
+}
+
+}  // namespace troika::train

@@ -1,0 +1,31 @@
+// The pipeline of a plan.
+#pragma once
+
+#include "troika/comm/world/mesh_groups.h"
+#include "troika/layout/plan.h"
+#include "troika/parallel/pipeline/pipeline_schedule.h"
+
+namespace troika::train {
+
+class Task;
+struct TrainOptions;
+
+// Whether the plan has a pipeline schedule. Its pipeline axis may have only one rank.
+bool is_pipeline(const layout::Plan& plan);
+
+// Returns options with the plan's schedule, cut and numbers. Precision, memory format and exchange
+// are the defaults.
+parallel::PipelineOptions pipeline_options(const layout::Plan& plan);
+
+// Whether a rank computes outputs, losses and metrics: without a pipeline, every rank; with one,
+// the ranks of the last stage.
+bool computes_outputs(const layout::Plan& plan, int rank);
+// Returns the group over which losses, metrics and logs are reduced: the ranks along the data axis
+// or, with a pipeline, all ranks. Only ranks with computes_outputs() contribute.
+const comm::Group& outputs_group(const comm::MeshGroups& groups);
+
+// Throws Error(usage) if the plan is a pipeline whose schedule, mesh or cut does not fit the task's
+// model, or with which an option of the run cannot be combined. Does not communicate.
+void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);
+
+}  // namespace troika::train
