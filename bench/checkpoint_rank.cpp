@@ -1,9 +1,9 @@
-// checkpoint_rank FOLDER MEGABYTES ROUNDS, on the ranks that a launcher started: what a checkpoint
-// costs over writing, and reading, the same bytes by themselves. All ranks hold the same tensors,
-// as data parallelism has them: parameters and Adam's two states. A round saves a checkpoint, has
-// every rank write as many bytes as it has written of it, and reads both. Files are synced as a
-// checkpoint's are; reading finds them in memory. Rank 0 prints JSON with each round's seconds,
-// from a barrier to a barrier.
+// checkpoint_rank FOLDER MEGABYTES ROUNDS, on the ranks that a launcher started: compares writing
+// and reading a checkpoint with writing and reading the same number of plain bytes. All ranks hold
+// the same tensors, as in data parallelism: parameters and Adam's two states. In a round, the ranks
+// save a checkpoint, each rank writes as many plain bytes as it wrote of the checkpoint, and both
+// are read. The plain files are synced like those of a checkpoint; reads come from the page cache.
+// Rank 0 prints JSON with each round's seconds, from a barrier to a barrier.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 
@@ -83,7 +83,7 @@ class Bench {
     return folder_ / ("raw-" + std::to_string(group_.rank()));
   }
 
-  // From the tensors' memory, which a checkpoint is written from too.
+  // Writes from the tensors' memory, as a checkpoint does.
   void write() const {
     const File file(raw_file(), O_WRONLY | O_CREAT | O_EXCL);
     int64_t left = bytes_;
@@ -98,7 +98,7 @@ class Bench {
     sync_path(folder_);
   }
 
-  // Every file of the checkpoint, as each rank reads all that was written once.
+  // Reads every file of the checkpoint, because each rank reads all tensors that were written once.
   void read(const std::filesystem::path& checkpoint) const {
     for (const auto& [name, written] : read_index(checkpoint).files) {
       const File file(checkpoint / name, O_RDONLY);

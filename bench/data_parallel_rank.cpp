@@ -4,12 +4,12 @@
 // data_parallel_rank MODEL PRECISION EXCHANGE [operator-time], with the variables of torchrun.
 // MODEL is resnet18, vgg16 (both with CIFAR's 32x32 images, batch 32), resnet50 (the same with
 // batch 16) or gpt (6 layers, width 384, context 256, batch 8), PRECISION 32 or bf16-mixed,
-// attention and the memory format of images as timed at the start, EXCHANGE zero1, zero2, zero3, or
-// else the codec of data parallelism, "none" without one. Reads commands from the standard input, a
-// line each: "sync N" makes N steps of all ranks, "local N" as many of this rank alone, not with
-// ZeRO. Answers each with a line of JSON: the seconds of every step, those of its forward pass and
-// its optimizer, and with operator-time the processor seconds before the optimizer that are outside
-// of operators (operator_time.h).
+// EXCHANGE zero1, zero2, zero3, or the codec of data parallelism ("none" for no codec). Attention
+// and the memory format of images are the ones that were timed to be fastest at the start. Reads
+// commands from the standard input, one per line: "sync N" runs N steps of all ranks, "local N"
+// runs N steps of this rank alone (not with ZeRO). Answers each command with a line of JSON: the
+// seconds of every step, of its forward pass and of its optimizer, and with operator-time the
+// processor seconds before the optimizer that are outside of operators (operator_time.h).
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -57,7 +57,7 @@ Setup setup_of(const std::string& name) {
       {.what = "which model", .got = name, .expected = "resnet18, resnet50, vgg16 or gpt"});
 }
 
-// As a run of the trainer takes them, without its file.
+// Chooses as a run of the trainer does, but without the file of earlier timings.
 std::string fastest(const troika::comm::Group& group, const std::vector<std::string>& names,
                     const std::function<std::vector<double>()>& time) {
   const troika::train::TuningFile no_file({});

@@ -1,8 +1,9 @@
-// How fast the loader alone makes training batches shaped as CIFAR-10's: 50 000 images, crop and
-// mirror, batches of 128. Prints a record (troika/base/benchmark_record.h) of the rates of epochs;
-// `workers` is the only argument (default 1).
+// Measures how fast the loader alone makes training batches like those of CIFAR-10: 50 000 images,
+// crop and mirror, batches of 128. Prints a record (troika/base/benchmark_record.h) of the rates of
+// epochs; `workers` is the only argument (default 1).
 //
-// The bar: ten times what ResNet-18 trains, 30 to 60 samples a second on one CPU core.
+// The target: ten times as many samples per second as ResNet-18 trains on one CPU core, which is 30
+// to 60.
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -1,8 +1,9 @@
-// One of the two ranks of bench/messages: what it takes to bring data from one process to another
-// over each back end, by hand through shared memory and sockets, and by the MPI library.
+// One of the two ranks of bench/messages: measures the time to send data from one process to
+// another, over each back end, through plain shared memory and sockets, and by the MPI library.
 //
-// messages_rank ROUNDS, started by mpirun. Rank 0 prints JSON: by size and way the microseconds of
-// one way in each round, half of the mean round trip; of memcpy those of one copy.
+// messages_rank ROUNDS, started by mpirun. Rank 0 prints JSON: for each size and method, the
+// microseconds of one direction in each round, which is half of the mean round trip; for memcpy,
+// the microseconds of one copy.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fcntl.h>
@@ -48,7 +49,7 @@ struct Way {
   std::function<void(const at::Tensor&)> send, receive;  // of bytes, to and from the other rank
 };
 
-// A page for each direction with a count of messages, and the bytes of one behind it.
+// Has a page for each direction with the number of messages, followed by the bytes of one message.
 class SharedPages {
  public:
   explicit SharedPages(const Group& group) : mine_(group.rank()) {
@@ -86,7 +87,7 @@ class SharedPages {
   uint64_t sent_ = 0, received_ = 0;
 };
 
-// Its receiver polls, as it takes longer to be woken.
+// The receiver polls, because waking it would take longer.
 class BareSocket {
  public:
   explicit BareSocket(const Group& group) {
@@ -153,7 +154,7 @@ void add_mpi(std::vector<Way>& routes, int other) {
                     }});
 }
 
-// Microseconds of one way.
+// Returns the microseconds of one direction.
 double time_trips(const Group& world, const Way& way, const at::Tensor& out, const at::Tensor& in,
                   int64_t trips) {
   world.barrier();
@@ -166,7 +167,7 @@ double time_trips(const Group& world, const Way& way, const at::Tensor& out, con
   return watch.seconds() * 1e6 / static_cast<double>(2 * trips);
 }
 
-// Microseconds of a copy, while the other rank waits.
+// Returns the microseconds of a copy while the other rank waits.
 double time_copies(const Group& world, const at::Tensor& out, const at::Tensor& in,
                    int64_t copies) {
   const troika::Stopwatch watch;
@@ -191,7 +192,7 @@ int main(int argc, char** argv) try {
   auto environment = troika::cluster::discover();
   const auto shm = troika::comm::world(environment, {.backend = "shm"});
   const auto another = [&](const std::string& backend) {
-    // The port of a world is taken as long as that one lives.
+    // A world's port is in use as long as the world exists.
     environment.master_port = std::stoi(shm.broadcast_text(
         shm.rank() == 0 ? std::to_string(troika::cluster::free_port()) : "", 0, "port"));
     return troika::comm::world(environment, {.backend = backend});

@@ -1,9 +1,9 @@
-// One rank of bench/nodes, of several nodes that are all this machine: what calls cost over shared
-// memory inside the nodes and messages between them, over messages alone, and in the group of one
+// One rank of bench/nodes, of several nodes that are all this machine: measures calls over shared
+// memory inside the nodes and messages between them, over messages only, and in the group of one
 // node's ranks.
 //
-// nodes_rank ROUNDS, with the variables of torchrun. Rank 0 prints JSON: by call and group the
-// microseconds of each round, a mean over the calls of a round, on the rank where it is longest.
+// nodes_rank ROUNDS, with the variables of torchrun. Rank 0 prints JSON: for each call and group,
+// the microseconds of each round: the mean over the round's calls, on the slowest rank.
 #include <ATen/ATen.h>
 
 #include <cstdlib>
@@ -40,7 +40,8 @@ struct Measurement {
   std::vector<double> microseconds = {};
 };
 
-// Microseconds of a call on the slowest rank. Ranks that take no part sleep in a call of `world`.
+// Returns the microseconds of a call on the slowest rank. Ranks outside the measured group sleep in
+// a call of `world`.
 double time_calls(const Group& world, const Measurement& what, int64_t calls) {
   world.barrier();
   const troika::Stopwatch watch;
@@ -50,7 +51,7 @@ double time_calls(const Group& world, const Measurement& what, int64_t calls) {
   return seconds.item<double>() * 1e6 / static_cast<double>(calls);
 }
 
-// As many calls as take the time of a round.
+// Returns the number of calls that take the time of a round.
 int64_t calls_a_round(const Group& world, const Measurement& what) {
   constexpr int64_t kFirst = 20;
   return 1 + static_cast<int64_t>(kSecondsEachRound * 1e6 / time_calls(world, what, kFirst));
@@ -76,7 +77,7 @@ int main(int argc, char** argv) try {
   if (argc != 2) return 2;
   auto environment = troika::cluster::discover();
   const auto levels = troika::comm::world(environment, {});
-  // The port of a world is taken as long as that one lives.
+  // A world's port is in use as long as the world exists.
   environment.master_port = std::stoi(levels.broadcast_text(
       levels.rank() == 0 ? std::to_string(troika::cluster::free_port()) : "", 0, "port"));
   const auto messages = troika::comm::world(environment, {.backend = "tcp"});

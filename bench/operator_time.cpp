@@ -22,7 +22,8 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Nodes of the graph and of DistributedDataParallel are recorded, too.
+// LibTorch also records nodes of the autograd graph and of DistributedDataParallel, which are not
+// operators.
 bool is_operator(const at::RecordFunction& function) {
   const char* name = function.name();
   return std::strncmp(name, "aten::", 6) == 0 || std::strncmp(name, "troika::", 8) == 0;

@@ -1,9 +1,10 @@
-// How long one step of each optimizer takes on ResNet-50's parameters (25.6 million, float32), ours
-// and LibTorch's of the same name, in one thread; adamw_8bit, which LibTorch lacks, beside our
-// adamw, in the instruction set of this processor and in the one that all have. Prints a record
-// (troika/base/benchmark_record.h): per optimizer the times of interleaved repeats, their ratios
-// and the bytes of its states. Bars: LibTorch takes at least 2 times as long; adamw_8bit at most 3
-// times as long as adamw. `repeats` is the only argument (default 15).
+// Measures one step of each optimizer on ResNet-50's parameters (25.6 million, float32) in one
+// thread, Troika's against LibTorch's of the same name. adamw_8bit, which LibTorch lacks, is
+// compared with Troika's adamw, with this processor's instruction set and with the instructions
+// that every x86-64 has. Prints a record (troika/base/benchmark_record.h): for each optimizer, the
+// times of interleaved repeats, their ratios and the bytes of its states. Targets: LibTorch takes
+// at least 2 times as long; adamw_8bit takes at most 3 times as long as adamw. `repeats` is the
+// only argument (default 15).
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -39,7 +40,7 @@ double milliseconds(const std::function<void()>& work) {
   return watch.seconds() * 1e3;
 }
 
-// Null where LibTorch has no optimizer of the name.
+// Returns null if LibTorch has no optimizer of this name.
 std::unique_ptr<torch::optim::Optimizer> make_theirs(const std::vector<at::Tensor>& parameters,
                                                      const OptimizerOptions& options) {
   if (options.name == "sgd") {
@@ -68,7 +69,7 @@ int64_t state_bytes(const troika::optim::FlatOptimizer& optimizer) {
   return static_cast<int64_t>(bytes);
 }
 
-// Two steps that take turns; `ratios` are of the second's times to the first's.
+// Two steps that take turns. `ratios` are the second step's times divided by the first step's.
 struct Turns {
   std::vector<double> first, second, ratios;
 };
@@ -111,7 +112,7 @@ void measure(troika::BenchmarkRecord& record, const OptimizerOptions& options, i
   }
 }
 
-// Both steps of kernels alone, over pieces that fit into a cache, as the optimizers cut them.
+// Measures only the kernels of both steps, on pieces that fit into a cache, as the optimizers do.
 std::vector<double> measure_8bit_kernels(const troika::optim::kernels::Kernels& table,
                                          int repeats) {
   namespace kernels = troika::optim::kernels;

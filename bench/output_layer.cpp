@@ -1,6 +1,6 @@
-// output_layer: the loss of a language model from the inputs of its output layer, by parts of the
-// logits against whole logits, forward and backward, taking turns in one thread. Prints a record:
-// milliseconds, and the most bytes that tensors take beside the inputs.
+// Measures the loss of a language model from the inputs of its output layer, forward and backward:
+// computed by parts of the logits, against whole logits, taking turns in one thread. Prints a
+// record: milliseconds, and the peak of tensor bytes without the inputs.
 //
 // bench_output_layer [REPEATS [ROWS [WIDTH]]]
 #include <cstdio>

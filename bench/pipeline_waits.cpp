@@ -1,5 +1,5 @@
-// The time of a pipeline's step against the formula of its schedule, with passes that only wait: so
-// a pipeline of more ranks than this machine has cores still shows its schedule.
+// Compares the time of a pipeline's step with the formula of its schedule. The passes only wait, so
+// the pipeline may have more ranks than this machine has cores.
 //
 //   bench_pipeline_waits [ROUNDS] [MILLISECONDS]     default: 5 rounds, 20 ms a pass of a chunk
 //
@@ -32,7 +32,8 @@ using torch::autograd::variable_list;
 
 Seconds g_pass;
 
-// Waits for its input's gradient, and again for its weight's, as a linear layer computes them.
+// Waits once for the gradient of its input and once for that of its weight, as a linear layer
+// computes them.
 class WaitBackward : public torch::autograd::Node {
  public:
   WaitBackward(const at::Tensor& input, const at::Tensor& weight)
@@ -88,7 +89,8 @@ double formula(const std::string& schedule, double p, double m) {
   return (m + p - 1) * all;
 }
 
-// Seconds from the first rank's start of the step to the last one's end, of each round.
+// Returns the seconds of each round, from the start of the step on the first rank to its end on the
+// last one.
 std::vector<double> measure(const std::string& schedule, int p, int chunks, int rounds) {
   std::vector<double> seconds;
   troika::comm::local::run(p, [&](troika::comm::Group world) {

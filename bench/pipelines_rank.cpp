@@ -3,10 +3,10 @@
 // pipelines_rank MODEL CUT SCHEDULES, with the variables of torchrun. MODEL is gpt (6 layers, width
 // 384, context 256, micro-batches of 2) or resnet50 (CIFAR's 32x32 images, micro-batches of 4), CUT
 // a layout string, SCHEDULES names of schedules, joined by commas. Images have the memory format
-// "auto". A step has 8 micro-batches and no optimizer. Reads commands from the standard input, a
-// line each: "NAME N" makes N steps under that schedule; "local N" makes N passes, forward and
-// backward, of a micro-batch through the whole model on this rank alone. Answers each with a line
-// of JSON: the seconds of every step.
+// "auto". A step has 8 micro-batches and no optimizer. Reads commands from the standard input, one
+// per line: "NAME N" runs N steps with the schedule NAME; "local N" runs N forward and backward
+// passes of a micro-batch through the whole model on this rank alone. Answers each command with a
+// line of JSON: the seconds of every step.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -54,7 +54,7 @@ Setup setup_of(const std::string& name) {
                       {.what = "which model", .got = name, .expected = "gpt or resnet50"});
 }
 
-// Losses as train::Task asks for them.
+// Asks for losses in the same way as train::Task.
 class Batches : public troika::parallel::MicroBatchSource {
  public:
   explicit Batches(const Setup& setup) {

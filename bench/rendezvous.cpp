@@ -1,12 +1,12 @@
-// The cost of the control connection when many ranks do the same at once: gathering, a diagnosis
-// that all ask for, and leaving. Rank 0 is a process of its own, all other ranks are threads of
-// this one. Prints a record (troika/base/benchmark_record.h): for each phase rank 0's processor
-// time, that of all other ranks together and the seconds it took; and how many descriptors rank 0
-// holds. The arguments are `ranks` (default 1024) and the most descriptors that rank 0 may open
-// (default 256).
+// Measures the control connection when many ranks do the same at the same time: gather, ask for a
+// diagnosis, and leave. Rank 0 is a separate process; all other ranks are threads of this process.
+// Prints a record (troika/base/benchmark_record.h): for each phase, rank 0's processor time, the
+// processor time of all other ranks together and the elapsed seconds; and the number of descriptors
+// that rank 0 holds. The arguments are `ranks` (default 1024) and the number of descriptors that
+// rank 0 may open (default 256).
 //
-// The bar: with 1024 ranks each phase takes less than 2 s of processor time of all ranks together,
-// and rank 0 has less than 1024 descriptors at all times.
+// The target: with 1024 ranks, each phase takes less than 2 s of processor time of all ranks
+// together, and rank 0 always has fewer than 1024 descriptors.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -82,7 +82,7 @@ int64_t ask(Rendezvous& meeting) {
   return std::ranges::count_if(answers.text, [](const auto& answer) { return answer.has_value(); });
 }
 
-// In step with the other process, through the keys.
+// Waits for the other process at the same point, through the keys.
 void exchange_keys(Rendezvous& meeting, const std::string& own, const std::string& other) {
   meeting.set(own, "");
   meeting.get(other, Deadline::after(kPatience));
@@ -146,8 +146,9 @@ Report run_others(int ranks, int port, const cluster::RunSecret& secret) {
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 1024;
   const auto most = static_cast<rlim_t>(argc > 2 ? std::atoi(argv[2]) : 256);
-  // Each rank of this process has three: its connection, and what its endpoint waits with. A relay
-  // has the other ends, too, and each rank a listener and another connection while it joins.
+  // Each rank of this process needs three descriptors: its connection, and two with which its
+  // endpoint waits. A relay also has the other ends of its ranks' connections, and each rank has a
+  // listener and another connection while it joins.
   net::allow_descriptors(6 * ranks + 256);
   const int port = cluster::free_port();
   const cluster::RunSecret secret{net::Secret::random(), "this benchmark"};

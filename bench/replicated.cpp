@@ -1,9 +1,10 @@
-// One process on one batch: plainly, and by parallel::Replicated on as many threads. Prints a
-// record (troika/base/benchmark_record.h); arguments are the model (default resnet20) and the
-// replicas (default 2). LibTorch has as many threads either way: OMP_NUM_THREADS, or all cores.
+// Compares a plain step of one process with a step of parallel::Replicated on the same batch and
+// number of threads. Prints a record (troika/base/benchmark_record.h); arguments are the model
+// (default resnet20) and the replicas (default 2). LibTorch has the same number of threads in both
+// cases: OMP_NUM_THREADS, or all cores.
 //
-// The bar: a replicated step takes no longer than a plain one. The two take turns, so that both see
-// the same machine.
+// The target: a replicated step takes no longer than a plain one. The two take turns, so that other
+// work on the machine affects both.
 #include <fmt/format.h>
 
 #include <cstdlib>

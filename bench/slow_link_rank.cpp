@@ -32,7 +32,7 @@ struct Result {
   uint64_t bytes = 0;           // that this rank sent to other hosts in one call
 };
 
-// The values of a rank: whole numbers, because their sums are exact in any order.
+// Returns the values of a rank: whole numbers, because their sums are exact in any order.
 at::Tensor contribution(int rank) {
   constexpr int64_t kPeriod = 1021;  // no divisor of a block
   return at::arange(kElements, at::kLong).remainder(kPeriod).add(rank).to(at::kFloat);
@@ -75,7 +75,7 @@ Result measure(const Group& group, troika::comm::Algorithm algorithm) {
   return result;
 }
 
-// The sum over each host's ranks.
+// Returns the sum over each host's ranks.
 std::vector<int64_t> by_host(const Group& group, uint64_t bytes, int hosts) {
   const auto sums = at::zeros({hosts}, at::kLong);
   sums[group.nodes()[static_cast<size_t>(group.rank())]] = static_cast<int64_t>(bytes);

@@ -1,18 +1,19 @@
-// The time of Trainer::fit beside a hand-written loop: the same model, batch and optimizer, one
-// thread, taking turns. Prints a record (troika/base/benchmark_record.h): per model microseconds a
-// step over the rounds, from one step's start to a later one's, so of all that lies between; what
-// the trainer adds, also in processor time of the thread that trains, which other work on the
-// machine disturbs less, in allocations of the process and in instructions in user mode of that
-// thread (not where the kernel does not count them: the script trainer_instructions does then);
-// and, for the GPT, what a checkpoint every 10 steps, written beside training, adds. The bars: 20
-// microseconds a step on the tiny MLP; on the small GPT 1 % and, for checkpoints, 3.5 %.
+// Compares Trainer::fit with a hand-written loop: the same model, batch and optimizer, one thread,
+// taking turns. Prints a record (troika/base/benchmark_record.h): for each model, the microseconds
+// of a step in each round, including everything between two steps; the overhead of the trainer in
+// time, in processor time of the training thread (which other work on the machine disturbs less),
+// in allocations of the process and in instructions of that thread in user mode (if the kernel
+// counts them; otherwise use the script trainer_instructions); and, for the GPT, the overhead of a
+// checkpoint every 10 steps, written while training continues. The targets: an overhead of 20
+// microseconds per step for the tiny MLP, of 1 % for the small GPT, and of 3.5 % for its
+// checkpoints.
 //
 // trainer [ROUNDS [MLP_STEPS [GPT_STEPS]]]; checkpoints go to TMPDIR, the log to standard error.
-// trainer loop|fit STEPS: the tiny MLP alone, by hand or by the trainer, without output; under
-// callgrind --instr-atstart=no the measured steps are what is counted.
+// trainer loop|fit STEPS: only the tiny MLP, by hand or by the trainer, without output; callgrind
+// --instr-atstart=no then counts only the measured steps.
 //
-// Under `troika launch -n N` all ranks train, and rank 0 prints what it has measured; the loop is
-// the same, and each rank makes it by itself.
+// With `troika launch -n N`, all ranks train, and rank 0 prints its measurements. Each rank runs
+// the hand-written loop by itself.
 #include <fmt/format.h>
 #include <linux/perf_event.h>
 #include <sys/syscall.h>
@@ -48,7 +49,7 @@ namespace {
 constexpr int64_t kAfter = 1;  // a step that ends the last of the measured ones
 constexpr int64_t kCheckpointEvery = 10;
 
-// Counts instructions of the thread that made it, in user mode; NaN where they cannot be counted.
+// Counts the user-mode instructions of the thread that made it; NaN if they cannot be counted.
 class InstructionCounter {
  public:
   InstructionCounter() {
@@ -87,7 +88,7 @@ struct Moment {
   }
 };
 
-// One batch, ready at once, so that loading is not what is measured.
+// A single batch that needs no loading, so that loading is not measured.
 class OneBatch : public troika::data::Dataset {
  public:
   OneBatch(const troika::nn::ModelOptions& model, int64_t batch, int64_t size) : size_(size) {
@@ -132,7 +133,7 @@ struct Setup {
   }
 };
 
-// The moments at which steps start.
+// Records the times at which steps start.
 class Starts {
  public:
   explicit Starts(const Setup& setup) : setup_(setup) {
@@ -172,7 +173,8 @@ class TimedTask : public troika::train::Task {
   Starts starts;
 };
 
-// As Task::training_step() does: a model that can compute its loss itself has other bits.
+// Computes the loss as Task::training_step() does, because a model that computes its loss itself
+// gives other bits.
 at::Tensor loss_of(troika::nn::Model& model, const troika::data::Batch& batch) {
   using troika::nn::OutputLoss;
   if (model.has_output_layer()) {
@@ -238,7 +240,8 @@ void measure(troika::BenchmarkRecord& record, const std::string& name, const Set
   for (int i = 0; i < rounds; ++i) {
     const Run by_hand = run_loop(setup, data);
     const Run ours = run_trainer(setup, group, data, validation, false);
-    // Ranks have the same batch, so also the mean of their gradients is the loop's.
+    // All ranks have the same batch, so the mean of their gradients equals the gradient of the
+    // loop.
     require_equal(ours, by_hand);
     const Moment& loop = by_hand.step;
     const Moment& trainer = ours.step;

@@ -1,4 +1,4 @@
-// Your own loop, made data-parallel: the lines marked (+) are all there is to add.
+// Your own loop, made data-parallel by adding the lines marked (+).
 //
 //   troika launch -n 2 ./own_loop        (or mpirun, srun, torchrun; or alone)
 #include <torch/torch.h>

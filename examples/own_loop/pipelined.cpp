@@ -1,4 +1,4 @@
-// Your own loop, cut into pipeline stages: the lines marked (+) are all there is to add.
+// Your own loop, cut into pipeline stages by adding the lines marked (+).
 //
 //   troika launch -n 2 ./pipelined        (or mpirun, srun, torchrun; or alone)
 #include <torch/torch.h>

@@ -19,7 +19,7 @@ std::string random_bytes(size_t size) {
   return bytes;
 }
 
-// Bit by bit, from the definition.
+// Computes the checksum bit by bit, from the definition.
 uint32_t slow_crc32c(std::string_view bytes) {
   uint32_t state = ~0u;
   for (const char byte : bytes) {
@@ -46,7 +46,7 @@ TEST(Checksum, IsThatOfTheStandard) {
   EXPECT_EQ(masked_crc(0x00010000u), 0xa284ead8u - 0x20000u + 0x2u);
 }
 
-// Lengths on both sides of the blocks that the instruction's three streams take.
+// Lengths below and above the blocks of the three parallel streams of the instruction.
 TEST(Checksum, IsTheSameByTableAndByInstruction) {
   const std::string bytes = random_bytes(20'000);
   const size_t block = 3 * crc::kStreamBytes;

@@ -104,7 +104,7 @@ TEST_F(SharedFolder, PipesAreRefusedAtOnce) {
 
 TEST_F(SharedFolder, FilesOfOthersAreRefused) {
   File(folder_ / "planted", O_WRONLY | O_CREAT).write("theirs");
-  // Only root can give a file away; for others the folder's other tests stand.
+  // Only root can change the owner of a file, so other users skip this part.
   if (::geteuid() != 0) return;
   ASSERT_EQ(::chown((folder_ / "planted").c_str(), 65534, 65534), 0);
   expect_refusal("planted", "a file of user 65534");
@@ -123,7 +123,7 @@ TEST_F(SharedFolder, FilesOfThisUserAreWritten) {
 TEST_F(SharedFolder, AtomicWriteReplacesALink) {
   const auto path = folder_ / "target";
   std::filesystem::create_symlink(victim_, path);
-  // The name of the temporary file that a program could guess.
+  // A temporary file with a name that another program could guess.
   std::filesystem::create_symlink(victim_, path.string() + ".tmp-" + std::to_string(::getpid()));
   write_file_atomically(path, "mine");
   EXPECT_EQ(read_file(path), "mine");

@@ -54,8 +54,9 @@ TEST(Trace, SpansLieAroundTheirScope) {
   EXPECT_EQ(events[0].bytes, 64);
 }
 
-// Asked at 0 and 100, answered at once by a clock that is 1000 ahead; the first answer is long on
-// its way, so its middle is far from when the other clock was read.
+// The questions are sent at 0 and 100, and a clock that is 1000 ahead answers at once. The first
+// answer arrives late, so the middle of this exchange is far from the time when the other clock was
+// read.
 TEST(ClockOffset, TakesTheExchangeOfLeastRoundTrip) {
   const auto offset = clock_offset({{.sent = at(0), .there = at(1001), .received = at(90)},
                                     {.sent = at(100), .there = at(1106), .received = at(110)},

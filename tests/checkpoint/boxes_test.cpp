@@ -1,4 +1,4 @@
-// Tensors of a checkpoint are written in any boxes, and read by any box.
+// Tensors of a checkpoint can be written as any boxes, and read by any box.
 #include <random>
 
 #include "tests/checkpoint/damaged_checkpoint.h"
@@ -19,7 +19,7 @@ at::Tensor whole() {
   return at::arange(kRows * kColumns).view({kRows, kColumns});
 }
 
-// The elements of the tensor that are in the box, in the box's shape.
+// Returns the elements of the tensor that are in the box, in the box's shape.
 at::Tensor part(const at::Tensor& tensor, const Box& box) {
   at::Tensor result = tensor;
   for (size_t d = 0; d < box.size.size(); ++d) {
@@ -67,7 +67,7 @@ TEST_F(BoxesOfRanks, OpenOnlyFilesThatHoldSomeOfTheBox) {
               HasSubstr("got no rank-1.safetensors"));
 }
 
-// Ranks of a tensor axis of 3 pad 8 rows to 9, and to 4 more columns.
+// The 3 ranks of a tensor axis pad 8 rows to 9, and the columns by 4.
 TEST_F(BoxesOfRanks, PaddingIsNotStored) {
   comm::local::run(3, [&](const comm::Group& group) {
     const int64_t first = 3 * group.rank(), rows = std::min<int64_t>(3, kRows - first);

@@ -1,4 +1,4 @@
-// Checkpoints that are then damaged.
+// Checkpoints for tests that damage them.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -19,12 +19,12 @@
 
 namespace troika::checkpoint {
 
-// In place, and without waiting for the disk.
+// Writes in place, without a sync to the disk.
 inline void overwrite(const std::filesystem::path& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// Has the index of the checkpoint say something else, with the checksum of what it then says.
+// Changes the index of the checkpoint, and its checksum to match.
 inline void change_index(const std::filesystem::path& checkpoint,
                          const std::function<void(nlohmann::ordered_json&)>& change) {
   const auto file = checkpoint / kIndexFile;
@@ -35,8 +35,8 @@ inline void change_index(const std::filesystem::path& checkpoint,
   overwrite(file, json.dump(1) + "\n");
 }
 
-// Makes the checkpoint one of format 4, whose boxes are ranges of whole tensors, without a plan. So
-// must its boxes be.
+// Converts the checkpoint to format 4, which has no plan, and whose boxes are ranges of whole
+// tensors. The boxes of the checkpoint must be such ranges.
 inline void make_format_four(const std::filesystem::path& checkpoint) {
   change_index(checkpoint, [](auto& index) {
     index["format"] = 4;
@@ -59,8 +59,8 @@ inline void make_format_four(const std::filesystem::path& checkpoint) {
   });
 }
 
-// Makes the checkpoint one of format 3, which is 4 with one checksum for a range. Its tensors have
-// at most one chunk.
+// Converts the checkpoint to format 3, which differs from format 4 by having one checksum for a
+// range. The tensors must have at most one chunk each.
 inline void make_format_three(const std::filesystem::path& checkpoint) {
   make_format_four(checkpoint);
   change_index(checkpoint, [](auto& index) {
@@ -76,7 +76,7 @@ inline void make_format_three(const std::filesystem::path& checkpoint) {
   });
 }
 
-// The message of the Error that `body` throws, or nothing.
+// Returns the message of the Error that `body` throws, or an empty string.
 inline std::string message_of(const std::function<void()>& body) {
   try {
     body();
@@ -90,7 +90,7 @@ class Integrity : public testing::Test {
  protected:
   static constexpr int kRanks = 2;
 
-  // Rank r's `own` differs from the others'.
+  // The tensor `own` of each rank differs from those of the others.
   std::filesystem::path save(int64_t step, int64_t elements = 40) {
     comm::local::run(kRanks, [&](const comm::Group& group) {
       const RankState state{

@@ -1,4 +1,5 @@
-// A damaged checkpoint is refused by name, and one that cannot be written costs no other.
+// The error for a damaged checkpoint names the file, and a checkpoint that cannot be written leaves
+// the others intact.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@ using std::filesystem::perms;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A file of more bytes cannot be written while this lives.
+// While this object lives, larger files cannot be written.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -34,7 +35,7 @@ class FileSizeLimit {
   void (*handler_)(int);
 };
 
-// A folder in which this process may make nothing, also where it has root's rights.
+// A folder in which this process can create nothing, even as root.
 class ReadOnly {
  public:
   explicit ReadOnly(std::filesystem::path folder) : folder_(std::move(folder)) {
@@ -152,7 +153,7 @@ TEST_F(Integrity, AFullDiskLeavesTheFormerCheckpoint) {
   EXPECT_EQ(find_checkpoint(folder_.path(), "last"), folder_ / "epoch=0-step=2");
 }
 
-// A kill after the folder got its name, or before.
+// A kill before or after the folder gets its final name.
 TEST_F(Integrity, WhatWasPublishedBeforeAKillBecomesTheLast) {
   save(1);
   save(2);

@@ -1,4 +1,4 @@
-// How much of files this process has read.
+// Counts the bytes that this process reads from files.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace troika::checkpoint {
 
-// The bytes that this process has read from files so far.
+// Returns the bytes that this process has read from files so far.
 inline int64_t bytes_read() {
   const std::string text = read_file("/proc/self/io");
   return std::stoll(text.substr(text.find(' ')));

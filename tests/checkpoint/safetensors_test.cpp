@@ -24,7 +24,7 @@ std::string with_length(const std::string& header, const std::string& data) {
   return bytes + header + data;
 }
 
-// The same dtype, shape and bits (NaN included).
+// Expects the same dtype, shape and bits, also of NaNs.
 void expect_same(const at::Tensor& a, const at::Tensor& b) {
   ASSERT_EQ(a.scalar_type(), b.scalar_type());
   ASSERT_EQ(a.sizes(), b.sizes());
@@ -223,7 +223,7 @@ TEST(Safetensors, RefusesImpossibleLengths) {
   EXPECT_THROW(load_safetensors(folder.path()), Error);
 }
 
-// With a quadratic step anywhere this would take minutes.
+// If any step took quadratic time, this would take minutes.
 TEST(Safetensors, TimeIsInProportionToTheTensors) {
   constexpr int kTensors = 200'000;
   std::string header = "{";
@@ -249,7 +249,7 @@ int64_t peak_resident_bytes() {
   return 1024 * usage.ru_maxrss;
 }
 
-// Headers of 60 MB that hold far more than tensors need.
+// Headers of 60 MB with much more data than tensors need.
 TEST(Safetensors, MemoryIsBounded) {
   constexpr size_t kBytes = 60'000'000;
   constexpr int64_t kMebibyte = 1 << 20;

@@ -1,4 +1,4 @@
-// All that a checkpoint has for a rank, whole.
+// The whole state that a checkpoint holds for a rank.
 #pragma once
 
 #include <string>

@@ -13,7 +13,8 @@
 namespace troika::checkpoint {
 namespace {
 
-// Rank 1 begins when rank 0 has overwritten what it gave, and rank 0 cannot publish without it.
+// Rank 1 starts after rank 0 has overwritten the tensors that it gave to the writer; rank 0 cannot
+// publish before rank 1 is done.
 TEST(CheckpointWriter, WritesWhatWasThereAtTheStart) {
   const TemporaryFolder folder;
   std::latch overwritten(1);

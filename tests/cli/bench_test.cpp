@@ -45,7 +45,7 @@ class Bench : public testing::Test {
   Outcome bench(const std::string& arguments) const {
     return run_program("exec " TROIKA_PROGRAM " bench collectives " + arguments);
   }
-  // The details of the rows of a short run, which must succeed.
+  // Returns the details of the rows of a short run, which must succeed.
   json measure(const std::string& arguments) {
     const auto file = folder_ / "rows.json";
     outcome_ = bench("--min-time 0.01 --json " + file.string() + " " + arguments);
@@ -147,7 +147,7 @@ TEST_F(Bench, MeasuresOtherOperations) {
       EXPECT_EQ(row["bytes"], bytes);
       expect_consistent(row, factor);
     }
-    // Without something to compare with there is only the table.
+    // If nothing is compared, only the table is printed.
     EXPECT_EQ(split(outcome_.out, '\n').size(), 1 + 2 + 1u) << outcome_.out;
   }
 }
@@ -167,7 +167,7 @@ TEST_F(Bench, MeasuresUnderMpirun) {
   for (const json& row : rows) expect_consistent(row, 4.0 / 3);
 }
 
-// Nobody but the peer brings MPI up and down here.
+// Here only the peer initialises and finalises MPI.
 TEST_F(Bench, MeasuresMpiAsAPeerAlone) {
   const json rows =
       measure("--backends gloo --buffers ordinary --ranks 2 --sizes 4K --against mpi");

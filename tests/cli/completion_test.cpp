@@ -1,4 +1,4 @@
-// `troika completion`, in shells that complete as when Tab is pressed.
+// `troika completion`, in shells that complete as if Tab were pressed.
 #include <gmock/gmock.h>
 
 #include "tests/support/subprocess.h"
@@ -16,7 +16,7 @@ using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
 
-// The completions of the last word; bash has cut the line into `words`.
+// Returns the completions of the last word of a line that bash has split into `words`.
 std::vector<std::string> complete(const std::string& words) {
   const TemporaryFolder folder;
   write_file_atomically(
@@ -44,7 +44,7 @@ TEST(Completion, KnowsCommandsOptionsKeysAndValues) {
   EXPECT_THAT(complete("slurm su"), ElementsAre("submit"));
   EXPECT_THAT(complete("slurm submit --dry"), ElementsAre("--dry-run"));
   EXPECT_THAT(complete("launch --max"), Contains("--max-restarts"));
-  // Options of the configuration are those of commands that take them; files are bash's business.
+  // Only commands with a configuration complete its options. File names are completed by bash.
   EXPECT_THAT(complete("launch --trainer.max_e"), IsEmpty());
   EXPECT_THAT(complete("train run"), IsEmpty());
 }
@@ -54,7 +54,7 @@ struct ZshCompletion {
   std::vector<std::string> offers;  // that fit
 };
 
-// An interactive zsh, on a terminal of another one's, that completes each line before it has read
+// Runs an interactive zsh on a terminal of another zsh. It completes each line before it has read
 // one, and ends.
 std::vector<ZshCompletion> complete_in_zsh(const std::vector<std::string>& lines) {
   const TemporaryFolder folder;

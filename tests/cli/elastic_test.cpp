@@ -1,5 +1,5 @@
-// `troika launch --nnodes MIN:MAX` around training: machines are lost and come, and it ends with
-// the weights of one process that nothing happened to: every sample of an epoch was used once.
+// `troika launch --nnodes MIN:MAX` around training: machines are lost and join, and the run ends
+// with the weights of one undisturbed process, because every sample of an epoch was used once.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ using testing_support::run_program;
 constexpr Milliseconds kLong{60'000};
 
 // Trains 64-bit weights in folder $1 until it is stopped; once $1/finish is there, 11 steps more
-// than the checkpoint it goes on from. With $2 to that many steps.
+// than the checkpoint it resumes from. With $2 to that many steps.
 constexpr const char* kRank = R"(
 cd $1; steps=${2:-1000000000}; last=runs/run/checkpoints/last
 if [ -e finish ]; then at=$(readlink $last); at=${at##*=}; steps=$((${at%-v*} + 11)); fi

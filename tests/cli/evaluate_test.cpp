@@ -1,4 +1,4 @@
-// `troika validate`, `test` and `predict` from a user's seat.
+// `troika validate`, `test` and `predict`, run as a user runs them.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ class Evaluate : public testing::Test {
     return run_program("cd " + folder_.path().string() + " && exec " + TROIKA_PROGRAM + " " +
                        arguments);
   }
-  // The numbers that `troika arguments` prints, by name.
+  // Returns the numbers that `troika ARGUMENTS` prints, by name.
   std::map<std::string, double> metrics(const std::string& arguments) {
     const auto outcome = troika(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -41,7 +41,7 @@ class Evaluate : public testing::Test {
     }
     return result;
   }
-  // [37, classes] numbers of a file of predictions.
+  // Returns the [37, classes] numbers of a file of predictions.
   std::vector<double> predictions(const std::string& name) const {
     const auto bytes = read_file(folder_ / name);
     uint64_t header = 0;

@@ -1,5 +1,5 @@
-// failing_rank throw|kill|exit: rank 1 fails, or ends as if all were done, while the others wait
-// for it in a collective.
+// failing_rank throw|kill|exit: rank 1 fails, or ends as after success, while the others wait for
+// it in a collective.
 #include <signal.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// `troika launch`: which words are its own and which the program's.
+// `troika launch`: which arguments belong to it and which to the program.
 #include <gmock/gmock.h>
 
 #include <filesystem>

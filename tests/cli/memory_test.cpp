@@ -1,4 +1,4 @@
-// `troika memory`, and what `troika train` says of the memory it took.
+// `troika memory`, and the memory that `troika train` reports.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/subprocess.h"
 #include "troika/base/file.h"
@@ -88,7 +89,7 @@ TEST_F(PlanCommand, TrainRunsAnEditedPlan) {
   EXPECT_FALSE(by_edit == by_name);
   EXPECT_TRUE(train("accumulated",
                     " --trainer.strategy=zero1 --trainer.accumulate_grad_batches=2") == by_edit);
-  // The run goes on, and is judged, by what its plan said, without the file.
+  // The run resumes, and is judged, by what its plan said, without the file.
   std::filesystem::remove(folder_ / "edited.toml");
   const auto judged = troika("test runs/edited --trainer.devices=1");
   EXPECT_EQ(judged.exit_code, 0) << judged.err;
@@ -104,15 +105,13 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
     return outcome.err;
   };
   EXPECT_THAT(refused("\"data=1\"", "\"pipeline=2 data=1\""),
-              HasSubstr("the pipeline axis of a plan cannot be run yet"));
+              HasSubstr("a pipeline axis without a schedule of stages"));
   EXPECT_THAT(refused("\"data=1\"", "\"data=1 tensor=2\""),
               HasSubstr("the tensor axis of a plan cannot be run yet"));
   EXPECT_THAT(refused("\"data=1\"", "\"data=3\""),
               HasSubstr("a plan for another world; got 3 ranks"));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem|head\""),
-              HasSubstr("stages of a plan cannot be run yet; got stages.cut stem|head"));
-  EXPECT_THAT(refused("name = \"one_stage\"", "name = \"gpipe\""),
-              HasSubstr("a schedule of a plan cannot be run yet; got schedule.name gpipe"));
+              HasSubstr("stages without a schedule of stages; got stages.cut stem|head"));
   EXPECT_THAT(refused("zero_group", "zero_grup"),
               AllOf(HasSubstr("unknown key exchange.zero_grup (plan.toml:"),
                     HasSubstr("did you mean exchange.zero_group?")));
@@ -129,8 +128,38 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
   write("pipeline.toml", replaced(plan, "\"data=1\"", "\"pipeline=2 data=2\""));
   const auto explained = troika("plan --plan pipeline.toml");
   EXPECT_THAT(explained.out, HasSubstr("# mesh       4 ranks: pipeline=2 data=2\n"));
-  EXPECT_THAT(explained.err, HasSubstr("the pipeline axis of a plan cannot be run yet"));
+  EXPECT_THAT(explained.err, HasSubstr("a pipeline axis without a schedule of stages"));
   EXPECT_NE(explained.exit_code, 0);
+}
+
+// Two processes that the program starts, beside one that accumulates the same micro-batches.
+TEST_F(PlanCommand, TrainsAPipelineOfProcesses) {
+  const auto explained = troika("plan --trainer.strategy=gpipe --ranks=4 --mesh.data=2");
+  EXPECT_THAT(explained.out,
+              AllOf(HasSubstr("# strategy   gpipe\n# mesh       4 ranks: pipeline=2 data=2\n"),
+                    HasSubstr("# schedule   gpipe, 4 micro-batches a step, averaged\n")));
+  const std::string run = kPlannedRun + " --model.hidden_layers=3 --trainer.precision=64";
+  const auto alone = troika("train --run.name=alone --trainer.accumulate_grad_batches=2" + run);
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  const auto cut = troika(
+      "train --run.name=cut --trainer.strategy=1f1b --pipeline.micro_batches=2 "
+      "--trainer.devices=2" +
+      run);
+  EXPECT_EQ(cut.exit_code, 0) << cut.err;
+  EXPECT_THAT(cut.err, HasSubstr("1f1b, 2 ranks on 1 node"));
+  const auto summary = [&](const std::string& name) {
+    return nlohmann::json::parse(read_file(folder_ / "runs" / name / "summary.json"));
+  };
+  for (const char* key : {"train_loss", "validation_loss"}) {
+    EXPECT_NEAR(summary("cut").at(key).get<double>(), summary("alone").at(key).get<double>(), 1e-10)
+        << key;
+  }
+  const auto judged = troika("validate runs/cut --trainer.devices=1");
+  EXPECT_EQ(judged.exit_code, 0) << judged.err;
+  const auto refused = troika(
+      "train --run.name=bad --trainer.strategy=zb-v --pipeline.cut=a --trainer.devices=2" + run);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("the cut"));
 }
 
 // docs/plan.md shows what the program prints.

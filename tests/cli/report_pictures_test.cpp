@@ -1,4 +1,4 @@
-// The report as a browser shows it: at the widths of a desktop and of a phone, light and dark.
+// The report in a browser: at the widths of a desktop and of a phone, light and dark.
 #include <gmock/gmock.h>
 #include <png.h>
 
@@ -16,8 +16,8 @@ namespace {
 using nlohmann::json;
 using testing_support::run_program;
 
-// Put into a copy of the page. It leaves in the page's title where everything is, in CSS pixels;
-// details are open only while the width is taken.
+// A script for a copy of the page. It writes the positions of all elements, in CSS pixels, into the
+// page's title. Details are open only while the width is measured.
 constexpr const char* kSurvey = R"(<script>
 addEventListener('load', () => {
   const box = e => { const r = e.getBoundingClientRect();
@@ -86,7 +86,7 @@ double extent(const json& box, const char* from, const char* to) {
   return box[to].get<double>() - box[from].get<double>();
 }
 
-// Texts beside each other, in the order of `from`, do not touch.
+// Expects that neighbouring texts, in the order of `from`, do not touch.
 void expect_apart(std::vector<json> boxes, const char* from, const char* to) {
   std::ranges::sort(boxes, {}, [&](const json& box) { return box[from].get<double>(); });
   for (size_t i = 1; i < boxes.size(); ++i) {
@@ -94,7 +94,7 @@ void expect_apart(std::vector<json> boxes, const char* from, const char* to) {
   }
 }
 
-// Numbers stand beside their axis, and the axis' label beyond them.
+// Expects the numbers beside their axis, and the label of the axis beyond them.
 void expect_labelled(const json& chart) {
   const auto& marks = chart["marks"];
   EXPECT_GE(chart["x_ticks"].size(), 2u);
@@ -180,7 +180,7 @@ class ReportInABrowser : public testing::Test {
       EXPECT_LT(drawn, 0.9 * pixels) << "filled";
       // Curves, dots and bars have colours; the grid is grey.
       EXPECT_GT(picture.count(marks, [](const Colour& c) { return c.saturation() > 60; }), 30);
-      // Texts of the x axis are told from the page.
+      // Texts of the x axis differ from the page's background.
       const auto& label = chart["x_label"][0];
       EXPECT_GT(picture.count(label, [&](const Colour& c) { return c.differs_from(page); }), 20);
     }

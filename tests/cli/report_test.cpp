@@ -1,4 +1,4 @@
-// A timeline from a user's seat: train --trace, then report.
+// The commands for a timeline: train --trace, then report.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ double end_of(const json& span) {
   return span["ts"].get<double>() + span["dur"].get<double>();
 }
 
-// Spans of one track lie one after another or within each other. Nanoseconds are the clock's grain.
+// Expects that the spans of a track follow each other or are nested. The clock counts nanoseconds.
 void expect_nested(std::vector<json> spans) {
   std::ranges::stable_sort(spans, {}, [](const json& s) { return s["ts"].get<double>(); });
   std::vector<double> open;  // ends of the spans around
@@ -53,8 +53,8 @@ void expect_nested(std::vector<json> spans) {
   }
 }
 
-// One rank's events: spans by track, and of each bucket of each step when it was ready and when its
-// average began.
+// The events of one rank: spans by track and, for each bucket of each step, the times when it was
+// ready and when its average began.
 struct RankEvents {
   std::map<std::string, std::vector<json>> spans;
   std::map<std::pair<int, int>, double> ready, start;

@@ -1,4 +1,4 @@
-// `troika launch --max-restarts`: training goes on from its latest checkpoint when a rank has died.
+// `troika launch --max-restarts`: training resumes from its latest checkpoint when a rank has died.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 
 // Trains to `steps`; without, rank 1 of the first round is killed after the first checkpoint, and
-// the second round trains some steps more than the checkpoint it goes on from.
+// the second round trains some steps more than the checkpoint it resumes from.
 constexpr const char* kRestartedRank = R"(#!/bin/sh
 name=$1 steps=$2 last=runs/$1/checkpoints/last
 if [ -z "$steps" ]; then

@@ -1,4 +1,4 @@
-// `troika train` that is stopped, killed, and goes on: with real processes and signals.
+// `troika train` that is stopped, killed and resumed, with real processes and signals.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -160,7 +160,7 @@ TEST_F(ResumeRun, CtrlCSavesAndSaysHowToGoOn) {
     EXPECT_THAT(read_file(folder_ / "rest"), HasSubstr("Ctrl-C again ends at once"));
     const auto said = read_file(folder_ / "rest");
     EXPECT_THAT(said, HasSubstr(" stopped: "));
-    const std::string how = "\n  to go on             troika ";
+    const std::string how = "\n  to resume            troika ";
     const auto at = said.find(how);
     ASSERT_NE(at, std::string::npos) << said;
     const auto command = said.substr(at + how.size(), said.find('\n', at + 1) - at - how.size());

@@ -37,7 +37,7 @@ class RunFolders : public testing::Test {
     return nlohmann::json::parse(read_file(run(name) / "summary.json"));
   }
   bool exists(const std::string& name) const { return std::filesystem::exists(run(name)); }
-  // Every file of a run, by its path.
+  // Returns the contents of all files of a run, by path.
   std::map<std::string, std::string> content(const std::string& name) const {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(run(name))) {
@@ -101,7 +101,7 @@ TEST_F(RunFolders, ARunThatGoesOnKeepsItsFolder) {
                              "--trainer.ckpt_path=runs/run-2/checkpoints/last");
   ASSERT_EQ(rewound.exit_code, 0) << rewound.err;
   EXPECT_EQ(summary("run-2")["steps"], 32);
-  // That of another run is where a new one begins.
+  // A new run starts from a checkpoint of another run.
   const auto branched =
       train(" --trainer.ckpt_path=runs/run-2/checkpoints/last --trainer.max_epochs=3");
   ASSERT_EQ(branched.exit_code, 0) << branched.err;
@@ -116,7 +116,7 @@ TEST_F(RunFolders, OverwriteTakesTheSameFolder) {
   EXPECT_FALSE(exists("run-2"));
 }
 
-// A run that fails before it has results leaves the name free.
+// A run that fails before it has results does not occupy the name.
 TEST_F(RunFolders, ARunThatCouldNotBeginTakesNoName) {
   for (const char* devices : {"1", "2"}) {
     EXPECT_EQ(
@@ -153,7 +153,8 @@ TEST_F(RunFolders, TwoAtOnceHaveTwoAndACrashFreesTheName) {
   }
 }
 
-// Rank 0 of the first round is killed when there is a checkpoint; `run` is another run's.
+// Rank 0 of the first round is killed when there is a checkpoint. The folder `run` belongs to
+// another run.
 TEST_F(RunFolders, ARestartFindsTheFolderOfItsLaunch) {
   ASSERT_EQ(train("").exit_code, 0);
   const auto first = content("run");
@@ -201,7 +202,7 @@ TEST_F(RunFolders, ARequeuedJobFindsItsFolder) {
     ASSERT_EQ(again.exit_code, 0) << again.err;
     EXPECT_THAT(again.err, HasSubstr("resumes from"));
     EXPECT_EQ(summary(taken)["steps"], steps + 5);
-    // Other jobs are not it.
+    // Other jobs do not get this folder.
     EXPECT_EQ(content("run"), first);
   }
   EXPECT_FALSE(exists("run-4"));

@@ -1,4 +1,4 @@
-// `troika slurm`: the script it writes, and what it sends.
+// `troika slurm`: the script that it writes, and what it submits.
 #include <gmock/gmock.h>
 
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing_support::run_program;
 
-// In a folder of its own, where a fake sbatch keeps what it is given.
+// Runs in a temporary folder, in which a fake sbatch keeps its input.
 class Slurm : public testing::Test {
  protected:
   Slurm() {

@@ -1,4 +1,4 @@
-// `troika train` from a user's seat: what it writes, prints and returns.
+// `troika train`: what it writes, prints and returns.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class Train : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-// Ranks that got the default's five seconds would save.
+// With the default of five seconds, the ranks would save.
 TEST_F(Train, WaitsAsLongAsItIsTold) {
   const auto outcome = run_program(
       "cd " + folder_.path().string() + " && { " + TROIKA_PROGRAM +
@@ -71,7 +71,7 @@ TEST_F(Train, WritesAllItPromises) {
     event_files += entry.path().filename().string().starts_with("events.out.tfevents.");
   }
   EXPECT_EQ(event_files, 1);
-  // The resolved configuration is one that gives the same run.
+  // The resolved configuration gives the same run.
   const auto again = troika("train runs/tiny/config.toml --print-config");
   EXPECT_EQ(again.out, read_file(run_folder() / "config.toml"));
 }

@@ -20,7 +20,7 @@ class Weights : public testing::Test {
     return testing_support::run_program("cd " + folder_.path().string() +
                                         " && " TROIKA_PROGRAM " " + arguments);
   }
-  // Its metadata, and the bytes of its tensors by name.
+  // Returns the metadata of a file, and the bytes of its tensors by name.
   std::pair<nlohmann::json, std::map<std::string, std::string>> parts(
       const std::string& file) const {
     const std::string text = read_file(folder_ / file);

@@ -343,7 +343,7 @@ TEST_F(WrongInput, ARankThatFailsUnderMpirun) {
   EXPECT_EQ(thrown.orphans, 0);
   const auto killed = run_program(mpirun + " kill");
   EXPECT_GT(killed.exit_code, 0);
-  // By whichever of the two is seen first.
+  // The message depends on which of the two is seen first.
   EXPECT_THAT(killed.err, AnyOf(HasSubstr("rank 1 is gone: its process has ended"),
                                 HasSubstr("rank 1 is gone: its connection closed")));
   EXPECT_EQ(killed.orphans, 0);

@@ -1,4 +1,4 @@
-// Launches that agree on rounds: each "machine" is a launch of its own on this one.
+// Launches that agree on rounds. Each "machine" is a separate launch on this machine.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -22,7 +22,7 @@ using testing::Not;
 
 constexpr int kManyRounds = 20;
 
-// For ranks' scripts: their `note` makes the file ROUND-RANK-of-WORLD_SIZE.
+// For the scripts of ranks. `note` makes the file ROUND-RANK-of-WORLD_SIZE.
 const std::string kRunForEver = "note; while :; do sleep 1000 & wait; done";
 const std::string kUntilAllowed = "[ -e finish ] && note && exit 0; " + kRunForEver;
 const std::string kSaves = "trap 'exit 6' TERM; " + kUntilAllowed;
@@ -55,7 +55,8 @@ class Elastic : public testing::Test {
     for (int i = 0; i < count; ++i) add(options);
   }
 
-  // Waits for a round of `world_size` ranks. Its number depends on which launches were the first.
+  // Waits for a round of `world_size` ranks, and returns its number, which depends on which
+  // launches come first.
   int begins(int world_size) {
     int round = 0;
     const bool has_begun = comes_into(folder_.path(), [&] {
@@ -74,10 +75,10 @@ class Elastic : public testing::Test {
     return std::filesystem::exists(folder_ / fmt::format("{}-{}-of-{}", round, rank, world_size));
   }
 
-  // The ranks of later rounds end well at once.
+  // Lets the ranks of later rounds end with success at once.
   void let_finish() { write_file_atomically(folder_ / "finish", ""); }
 
-  // The launch that was machine `rank` of the round.
+  // Returns the launch that was machine `rank` of the round.
   Launch& machine(int rank, int round) {
     for (const auto& launch : launches_) {
       if (launch->err().find(fmt::format("round {}: machine {} of", round, rank)) !=
@@ -125,7 +126,7 @@ TEST_F(Elastic, AfterAFailureAllStartAnew) {
 }
 
 TEST_F(Elastic, WhenNoRestartIsLeftTheFailureIsEverybodys) {
-  // Rank 0 reports that of another, perhaps earlier.
+  // Rank 0 reports the failure of another rank, perhaps earlier.
   auto failing =
       options("[ $RANK = 0 ] && exit 3; exit $((10 + TORCHELASTIC_RESTART_COUNT))", 2, 2, 1);
   failing.grace_time = kPatience;
@@ -171,7 +172,7 @@ TEST_F(Elastic, AChildOfBeforeMayEndBeforeTheFirstRound) {
   alone.elastic->join_timeout = Milliseconds(1000);
   auto& launch = add(alone, [this](LaunchOptions&) {
     if (::fork() != 0) return;
-    // Until the launch is up.
+    // Waits until the launch listens.
     const auto deadline = Deadline::after(kPatience);
     while (!deadline.passed() && !net::try_connect("127.0.0.1", port_, deadline).socket) {
     }
@@ -244,8 +245,8 @@ TEST_F(Elastic, WhenTheHostIsToldToEndAllSaveAndEnd) {
 }
 
 TEST_F(Elastic, ARoundThatCrossesTheSignalToTheHostEnds) {
-  // More than a pipe takes: the launch comes to a halt in its report of the first round, which ends
-  // after that.
+  // Output that does not fit into a pipe: the launch blocks in its report of the first round, and
+  // the round ends after that.
   auto failing = options("[ $TROIKA_ROUND = 0 ] || { " + kRunForEver +
                              "; }; printf '{\"message\": \"%0200000d\", \"time_ns\": 1}' 0 > "
                              "$TROIKA_ERROR_FILE; exit 7",
@@ -339,7 +340,7 @@ TEST_F(Elastic, AMachineWithAnotherSecretIsToldWhy) {
   auto& host = add(impatient);
   const std::string other(64, 'e');
   auto& stranger = add(impatient, [&](LaunchOptions&) {
-    // The first on this machine hosts.
+    // The first launch on this machine is the host.
     while (!net::try_connect("127.0.0.1", port_, Deadline::after(kPatience)).socket) {
     }
     ::setenv(kSecretVariable, other.c_str(), 1);

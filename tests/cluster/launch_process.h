@@ -1,4 +1,4 @@
-// A launch in a process of its own, for tests to watch.
+// A launch in a separate process, which tests can watch.
 #pragma once
 
 #include <fcntl.h>
@@ -23,7 +23,8 @@ namespace troika::cluster {
 
 inline constexpr Milliseconds kPatience{8000};
 
-// Waits for what other processes are about to put into a folder.
+// Waits until `condition` holds. Checks it again whenever a file is created in or moved into the
+// folder.
 template <typename Condition>
 bool comes_into(const std::filesystem::path& folder, const Condition& condition,
                 Milliseconds patience = kPatience) {
@@ -47,17 +48,17 @@ inline LaunchOptions shell(const std::string& script, int processes = 1) {
   return options;
 }
 
-// Its outputs go to files.
+// A launch whose outputs go to files.
 class Launch {
  public:
-  // `prepare` is called in the process that is about to become the launch.
+  // `prepare` is called in the new process before the launch starts there.
   explicit Launch(LaunchOptions options, const std::function<void(LaunchOptions&)>& prepare = {})
       : out_(folder_ / "out"), err_(folder_ / "err") {
     if (options.log_dir.empty()) options.log_dir = logs();
     for (const auto& path : {out_, err_}) write_file_atomically(path, "");
     pid_ = ::fork();
     if (pid_ != 0) return;
-    // The ranks must not read this, the launcher's standard input.
+    // The launcher's standard input, which the ranks must not read.
     int typed[2];
     if (::pipe(typed) != 0 || ::write(typed[1], "typed\n", 6) != 6) ::_exit(98);
     ::dup2(typed[0], STDIN_FILENO);
@@ -83,7 +84,8 @@ class Launch {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
-  // The exit code, as a shell shows it; ctest's own limit ends a hang.
+  // Returns the exit code as a shell shows it. If the launch hangs, ctest's time limit ends the
+  // test.
   int wait() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -107,7 +109,7 @@ class Launch {
   bool waited_ = false;
 };
 
-// Runs to the end; for launches that need no watching.
+// The result of a launch that ran to its end, for tests that need not watch it.
 struct Ended {
   int code;
   std::string out, err;

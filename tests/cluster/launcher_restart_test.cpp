@@ -36,7 +36,7 @@ TEST(LauncherRestart, AllRanksStartAnewUntilTheySucceed) {
 
 TEST(LauncherRestart, NoProcessOfARoundSeesTheNext) {
   TemporaryFolder work;
-  // Rank 0 ignores being stopped, and both leave an orphan in a session of its own.
+  // Rank 0 ignores the signal to stop, and both ranks leave an orphan in a separate session.
   const auto ended =
       run(restarting("cd " + work.path().string() +
                          "; if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then for p in $(cat pids*); do "
@@ -73,7 +73,7 @@ TEST(LauncherRestart, NotAfterWhatAnotherTryCannotHelp) {
 
 TEST(LauncherRestart, NotWhenToldToEnd) {
   const TemporaryFolder work;
-  // Rank 0 asks for it when it is stopped because of rank 1.
+  // Rank 0 asks for it when it is stopped because rank 1 failed.
   const auto ended =
       run(restarting("cd " + work.path().string() +
                          "; if [ $RANK = 1 ]; then until [ -e ready ]; do :; done; exit 7; fi; "

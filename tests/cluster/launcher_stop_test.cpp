@@ -20,14 +20,14 @@ namespace {
 
 using testing::HasSubstr;
 
-// A zombie that waits for a parent that is not ours counts as ended.
+// Waits until a process ends. A zombie that waits for another parent counts as ended.
 bool ends(pid_t pid) {
   const net::Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!process) return errno == ESRCH;
   return net::wait_for(process.get(), POLLIN, Deadline::after(kPatience));
 }
 
-// Process ids that scripts wrote, one each, into files of this folder.
+// Returns the process ids that scripts wrote into files of this folder, one id per file.
 std::vector<pid_t> pids_in(const std::filesystem::path& folder) {
   std::vector<pid_t> pids;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -37,8 +37,8 @@ std::vector<pid_t> pids_in(const std::filesystem::path& folder) {
   return pids;
 }
 
-// Each rank notes itself and a background child, which a second one has orphaned into a session of
-// its own, and then goes on for ever.
+// Each rank writes down its own process id, that of a background child, and that of an orphan in a
+// session of its own. Then it runs for ever.
 std::string family(const std::filesystem::path& folder, const std::string& before = "") {
   const std::string at = folder.string() + "/$RANK";
   return before + "sleep 1000 & echo $! > " + at + "-child.tmp; mv " + at + "-child.tmp " + at +
@@ -174,7 +174,7 @@ TEST(Launcher, RanksThatSavedOnRequestHaveNotFailed) {
   const auto rank0 = static_cast<pid_t>(parse_int(trim(read_file(work / "pid0"))).value());
   launch.signal(SIGUSR1);
   ASSERT_TRUE(there("got1") && ends(rank0));
-  // At the third of these signals the launcher has long acted upon rank 0's end.
+  // By the third of these signals, the launcher has reacted to the end of rank 0.
   for (const char* next : {"got2", "got3", "got4"}) {
     launch.signal(SIGUSR1);
     ASSERT_TRUE(there(next));
@@ -200,7 +200,7 @@ TEST(Launcher, StoppedRanksHaveTheTimeTheyAreGivenToSave) {
   }));
   write_file_atomically(work / "end", "");
   EXPECT_EQ(launch.wait(), 6);
-  // Beside what the shell says of its sleep.
+  // Besides the shell's message about its sleep.
   EXPECT_THAT(launch.log(0), HasSubstr("saving\n"));
   EXPECT_THAT(launch.log(1), HasSubstr("saving\n"));
 }

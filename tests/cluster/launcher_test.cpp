@@ -159,7 +159,7 @@ TEST(Launcher, NamesTheSignalThatKilledARank) {
 }
 
 TEST(Launcher, ReportedFailureCountsBeforeTheOnesItCaused) {
-  // Rank 0 ends first, but blames a peer; rank 1 before rank 2, but rank 2's note is older.
+  // Rank 0 ends first, but blames a peer. Rank 1 ends before rank 2, but rank 2's note is older.
   const std::string script =
       "case $RANK in 0) exit 3;; 1) exit 1;; 2) "
       "printf %s '{\"message\": \"the cause\\nin two lines\", \"time_ns\": 1000, \"exit_code\": "
@@ -177,7 +177,7 @@ TEST(Launcher, ReportedFailureCountsBeforeTheOnesItCaused) {
                 "  rank 1:  exit code 1\n");
 }
 
-// The others blame it once it has ended.
+// The other ranks blame it when it has ended.
 TEST(Launcher, NamesARankThatEndedWithoutFailingBeforeTheOthers) {
   for (const int early : {0, 2, 4}) {
     SCOPED_TRACE(early);

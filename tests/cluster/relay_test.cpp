@@ -1,4 +1,4 @@
-// Ranks that reach rank 0 through others of their machine.
+// Ranks that reach rank 0 through other ranks of their machine.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -34,7 +34,8 @@ class Relays : public testing::Test {
   Relays() { relay_rules = {.from_world_size = 2, .ranks_each = 4}; }
   ~Relays() override { relay_rules = {}; }
 
-  // Each rank in a process of its own; how they ended. Failures of expectations end with 1.
+  // Runs each rank in a process, and returns their exit statuses. A failed expectation gives status
+  // 1.
   static std::vector<int> run_processes(int size, const Body& body) {
     const int port = free_port();
     std::vector<pid_t> ranks;
@@ -53,7 +54,7 @@ class Relays : public testing::Test {
     return ends;
   }
 
-  // A victim ends when all are here. Another one may be in the midst of its last call then.
+  // The victim ends when all ranks have arrived. Other ranks may still be in their last call then.
   static void meet_and_die(Rendezvous& meeting, bool is_victim) {
     try {
       all_meet(meeting, "here", kSize);
@@ -63,7 +64,7 @@ class Relays : public testing::Test {
     if (is_victim) ::raise(SIGKILL);
   }
 
-  // The first relay of several ranks; the same on all ranks.
+  // Returns the first relay of several ranks, the same one on all ranks.
   static int relay_of_several(const Rendezvous& meeting) {
     std::map<int, int> ranks;
     for (const int relay : meeting.relays()) {
@@ -131,7 +132,7 @@ TEST_F(Relays, AKilledRelayIsNamedToAllAndItsRanksGoOn) {
     meet_and_die(meeting, rank == victim);
     EXPECT_EQ(losses.first().first, victim);
     EXPECT_THAT(losses.first().second, HasSubstr("(process "));
-    // Ranks that came back can do all again.
+    // Reconnected ranks can do everything again.
     meeting.set("from " + std::to_string(rank), "x");
     EXPECT_EQ(meeting.get("from " + std::to_string(rank), Deadline::after(kLong)), "x");
     meeting.add("back", 1);
@@ -177,7 +178,7 @@ TEST_F(Relays, RanksWithoutRelayAndRankZeroAreTold) {
 }
 
 TEST_F(Relays, OnlyAStoppedRelayIsBlamed) {
-  // Beside the rendezvous, whose answers a stopped relay would keep.
+  // Pipes, because a stopped relay would hold back the answers of the rendezvous.
   const net::Pipe met = net::make_pipe(), asked = net::make_pipe();
   const auto say = [](const net::Pipe& pipe) { EXPECT_EQ(::write(pipe.write.get(), "x", 1), 1); };
   const auto hear = [](const net::Pipe& pipe, int times) {
@@ -201,7 +202,7 @@ TEST_F(Relays, OnlyAStoppedRelayIsBlamed) {
     say(met);
     const auto ask = [&] { return meeting.ask_all("?", Deadline::after(Milliseconds(1500))); };
     while (ask().text[static_cast<size_t>(victim)]) std::this_thread::yield();
-    // It has stopped by now, perhaps in the midst of that question.
+    // By now it has stopped, perhaps during that question.
     const Answers answers = ask();
     for (int peer = 0; peer < kSize; ++peer) {
       const auto& text = answers.text[static_cast<size_t>(peer)];
@@ -236,7 +237,7 @@ TEST_F(Relays, ARelayThatLeavesIsNoLossAndItsRanksGoOn) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// A relay whose first other rank has just come to it ends.
+// A relay ends just after its first rank has connected.
 TEST_F(Relays, ARelayThatDiesBeforeAllArrivedEndsTheGathering) {
   const int port = free_port();
   const RunSecret secret = secret_of_ranks(member(1, kSize, port));
@@ -273,7 +274,7 @@ TEST_F(Relays, ARelayThatDiesBeforeAllArrivedEndsTheGathering) {
       std::async(std::launch::async, [&] { return run_all({member(0, kSize, port)}, nothing); });
   char byte;
   ASSERT_EQ(::read(relays.read.get(), &byte, 1), 1);
-  // Rank 0 ends over it, and could not tell ranks that come later.
+  // Rank 0 ends because of this, and ranks that come later cannot be notified.
   auto errors = run_all({member(2, kSize, port)}, nothing);
   errors.push_back(rank_0.get()[0]);
   int status = -1;

@@ -80,7 +80,7 @@ TEST_P(RendezvousLoss, KilledRankZeroIsReported) {
     EXPECT_EQ(losses.first().first, 0);
     meeting.leave();
   });
-  // The last add's answer may be lost with the server.
+  // The answer to the last add may be lost with the server.
   EXPECT_THAT(errors,
               Each(testing::AnyOf("", HasSubstr("was lost while adding to key \"ready\""))));
   ::waitpid(victim, nullptr, 0);
@@ -91,7 +91,7 @@ TEST_P(RendezvousLoss, PeerThatDiesBeforeAllArrivedEndsTheGathering) {
   int fds[2];
   ASSERT_EQ(::pipe(fds), 0);
   const pid_t victim = in_child([&] {
-    // Says hello by hand and then hangs, to be killed in the middle of the gathering.
+    // Sends a hello by hand and then hangs, so that it is killed during the gathering.
     const auto key = role_key(secret_of_ranks(member(1, 3, port)), Role::ranks);
     const std::string server = listener_name(Role::ranks, port);
     net::TcpEndpoint endpoint({.name = "victim", .secret = key, .listen = {}});

@@ -1,4 +1,4 @@
-// Messages of ranks to each other beside keys: farewells, questions and answers.
+// Messages between ranks other than keys: farewells, questions and answers.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -34,7 +34,7 @@ Texts texts(Rendezvous& meeting, const std::string& question, Deadline deadline)
   return meeting.ask_all(question, deadline).text;
 }
 
-// Stops a child of ours for good; returns when it has stopped.
+// Stops a child process. Returns when it has stopped.
 void stop(pid_t child) {
   ::kill(child, SIGSTOP);
   int status = 0;
@@ -47,7 +47,7 @@ void reap(pid_t child) {
   ::waitpid(child, nullptr, 0);
 }
 
-// A rank that answers "child" and does nothing else, until it is killed. It relays for nobody.
+// Starts a rank that only answers "child" until it is killed. It is not a relay.
 pid_t answering_child(int rank, int world_size, int port) {
   return in_child([=] {
     auto alone = member(rank, world_size, port);
@@ -70,7 +70,7 @@ TEST_P(RendezvousFarewell, ReachesAllAtOnceAndLateListeners) {
     EXPECT_THAT(early.first(), Pair(2, kBytes));
     EXPECT_THAT(departures_of(meeting).first(), Pair(2, kBytes));
     if (rank == 0) {
-      // Rank 1 hears of it while rank 0 waits for rank 1.
+      // Rank 1 is notified while rank 0 waits for rank 1.
       meeting.leave("from rank 0");
     } else {
       EXPECT_THAT(early.first(2), ElementsAre(Pair(2, kBytes), Pair(0, "from rank 0")));
@@ -87,7 +87,7 @@ TEST_P(RendezvousFarewell, ListenersHearOfLossesAndDeparturesInOrder) {
     const News both;
     meeting.on_peer_lost(both.listener());
     if (rank == 0) {
-      // Keeps the thread so long that the later news come to it together.
+      // Blocks the thread until all later notices have arrived, so that it gets them together.
       meeting.on_peer_left([released = release.get_future().share()](int, const std::string&) {
         EXPECT_EQ(released.wait_for(kLong), std::future_status::ready);
       });
@@ -226,7 +226,7 @@ TEST_P(RendezvousAsk, StoppedProcessHasNoAnswerAndALostOneNoneAtOnce) {
         EXPECT_THAT(texts(meeting, "", Deadline::after(Milliseconds(300))),
                     ElementsAre(some("0"), none(), some("2")));
         const auto start = Clock::now();
-        // Is lost while it is asked, and then before.
+        // The rank is lost during the question, and then before it.
         EXPECT_THAT(texts(meeting, "long", Deadline::after(kLong)),
                     ElementsAre(some("0"), none(), some("2")));
         EXPECT_EQ(losses_of(meeting).first().first, 1);
@@ -244,7 +244,7 @@ TEST_P(RendezvousAsk, RankThatLeftHasNoAnswerAtOnce) {
     meeting.on_asked([](const std::string&) { return "here"; });
     all_meet(meeting, "ready", 3);
     if (rank == 2) {
-      // Leaves while it is asked.
+      // The rank leaves during the question.
       meeting.get("asked", Deadline::after(kLong));
       return meeting.leave();
     }

@@ -1,4 +1,4 @@
-// Ranks of one rendezvous as threads of the test.
+// Runs the ranks of one rendezvous as threads of the test.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -32,14 +32,15 @@ inline Environment member(int rank, int world_size, int port) {
   return e;
 }
 
-// Each test begins with the usual rules.
+// The rules for join(). A test that changes them restores the defaults at its end.
 inline RelayRules relay_rules;
 
 inline std::shared_ptr<Rendezvous> join(const Environment& e, Milliseconds patience = kLong) {
   return Rendezvous::join(e, secret_of_ranks(e), Deadline::after(patience), relay_rules);
 }
 
-// Suites that hold with relays as without: all ranks connected to rank 0, or most through others.
+// For suites that run with and without relays: most ranks reach rank 0 through other ranks, or all
+// ranks connect to rank 0.
 class WithAndWithoutRelays : public testing::TestWithParam<bool> {
  protected:
   WithAndWithoutRelays() {
@@ -54,7 +55,7 @@ inline std::string show_relays(const testing::TestParamInfo<bool>& info) {
 using Join = std::function<std::shared_ptr<Rendezvous>(const Environment&)>;
 using Body = std::function<void(Rendezvous&, int)>;
 
-// Runs each environment on a thread of its own; what each threw, "" for nothing.
+// Runs each environment on its own thread. Returns the message that each thread threw, or "".
 inline std::vector<std::string> run_all(const std::vector<Environment>& members, const Join& join,
                                         const Body& body) {
   std::vector<std::string> errors(members.size());
@@ -91,7 +92,7 @@ inline std::vector<Environment> world(int size, int port) {
   return members;
 }
 
-// The notices that a listener got; tests wait for them.
+// Collects the notices of a listener; tests can wait for them.
 class News {
  public:
   using Item = std::pair<int, std::string>;
@@ -103,7 +104,7 @@ class News {
       page->told.notify_all();
     };
   }
-  // The first `count`, fewer when they do not come.
+  // Waits for `count` notices and returns them; fewer if they do not arrive in time.
   std::vector<Item> first(size_t count) const {
     std::unique_lock lock(page_->mutex);
     page_->told.wait_for(lock, kLong, [&] { return page_->items.size() >= count; });
@@ -111,7 +112,7 @@ class News {
     items.resize(std::min(count, items.size()));
     return items;
   }
-  // That have come by now.
+  // Returns the notices that have arrived by now.
   std::vector<Item> all() const {
     const std::lock_guard lock(page_->mutex);
     return page_->items;
@@ -142,13 +143,13 @@ inline News departures_of(Rendezvous& meeting) {
   return news;
 }
 
-// Returns when `size` ranks have come here.
+// Blocks until `size` ranks have called this.
 inline void all_meet(Rendezvous& meeting, const std::string& where, int size) {
   if (meeting.add(where, 1) == size) meeting.set(where + " all", "");
   meeting.get(where + " all", Deadline::after(kLong));
 }
 
-// A process of its own, made before any thread is.
+// Runs `body` in a forked process. Call it before any thread is started.
 template <typename Body>
 pid_t in_child(const Body& body) {
   const pid_t pid = ::fork();

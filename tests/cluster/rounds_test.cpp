@@ -1,4 +1,4 @@
-// Cases that real launches meet only if the kernel is stuck, or at an unlucky instant.
+// Cases that occur in real launches only if the kernel is stuck or by unlucky timing.
 #include <gmock/gmock.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// The rules of rank 0's server and of relays with many ranks, on a simulated network and clock:
-// what happens is a function of the seed.
+// The rules of rank 0's server and of relays with many ranks, on a simulated network and clock, so
+// that all events depend only on the seed.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -23,7 +23,7 @@ constexpr const char* kServer = "ranks";
 constexpr int kRanks = 1024;
 constexpr int kMachine = 128;  // ranks of one
 
-// A rank that acts as Line and ServerConnection do.
+// A rank that follows the same protocol as Line and ServerConnection.
 class SimulatedRank {
  public:
   SimulatedRank(test::SimulatedNetwork& network, int rank)
@@ -50,7 +50,7 @@ class SimulatedRank {
   void say(const Frame& frame) {
     net::send_owned(endpoint_, way_, kToServer, std::make_shared<const std::string>(encode(frame)));
   }
-  // All its connections end, and it does nothing any more.
+  // Ends all connections of the rank. It does nothing more.
   void die(const std::vector<std::unique_ptr<SimulatedRank>>& ranks) {
     is_dead_ = true;
     for (const auto& other : ranks) {
@@ -173,7 +173,7 @@ std::vector<net::Duration> run_all_phases(uint64_t seed) {
   EXPECT_EQ(world.connections(), 1 + kRanks / 32);
   EXPECT_LT(world.most_connections(), 1 + kRanks / 32 + 8) << "they go on as others come";
   for (const auto& rank : world.ranks()) rank->say({Message::ask, 60'000, "asked", "?"});
-  // One that asks alone knows its own answer; here all do at once.
+  // A rank that asks alone knows its own answer; here all ranks ask at the same time.
   EXPECT_TRUE(world.comes([](const auto& rank) { return rank->answers.size() >= kRanks - 1; }));
   times.push_back(world.now());
   for (const auto& rank : world.ranks()) rank->say({Message::leave, 1, "", ""});

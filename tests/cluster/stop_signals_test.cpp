@@ -1,4 +1,4 @@
-// Real signals, in processes of their own.
+// Real signals, in separate processes.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -93,7 +93,7 @@ TEST(StopSignals, OneAtATime) {
   EXPECT_THROW(StopSignals(true), CheckError);
 }
 
-// Waits in a call of the system with all signals handled, or has ended.
+// Whether the process waits in a system call with all signals handled, or has ended.
 bool has_settled(pid_t pid) {
   const auto status = read_file("/proc/" + std::to_string(pid) + "/status");
   const bool handled = status.find("ShdPnd:\t0000000000000000") != std::string::npos;
@@ -106,7 +106,7 @@ void wait_until_settled(pid_t pid) {
   while (!has_settled(pid)) ASSERT_FALSE(deadline.passed());
 }
 
-// A step that waits for another rank is not torn by the signal.
+// The signal does not interrupt a step that waits for another rank.
 TEST(StopSignals, ASignalFromOutsideDoesNotInterruptAStep) {
   net::Pipe to_child = net::make_pipe(), from_child = net::make_pipe();
   const pid_t child = ::fork();

@@ -1,7 +1,7 @@
-// stoppable_rank FOLDER: a rank for scripts/test-slurm. Says "started" through a file in FOLDER and
-// steps until it is asked to save; when all ranks have been asked, rank 0 puts the job back into
-// the queue where that was the request. In a job that was requeued it ends well at once. Its files
-// are named by what it says, the job's starts before this one, and the rank: "started-0-3".
+// stoppable_rank FOLDER: a rank for scripts/test-slurm. Writes the file "started" into FOLDER and
+// makes steps until it is asked to save. When all ranks have been asked, rank 0 requeues the job if
+// that was the request. In a requeued job it ends with success at once. File names end with the
+// number of earlier starts of the job and the rank: "started-0-3".
 #include <fmt/format.h>
 
 #include <cstdio>

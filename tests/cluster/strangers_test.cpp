@@ -1,4 +1,4 @@
-// Connections of others to the ports of a run, from before its first rank to its end.
+// Connections of strangers to the ports of a run, from before its first rank starts until it ends.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -59,7 +59,8 @@ std::vector<std::string> what_strangers_say(const std::string& recorded) {
           recorded.substr(0, net::kHandshakeSize + 30)};
 }
 
-// Says what strangers say to a port, from before anybody listens there until it is destroyed.
+// Sends the messages of strangers to a port, from before anything listens there until this object
+// is destroyed.
 class Strangers {
  public:
   Strangers(int port, const std::string& recorded)
@@ -90,7 +91,7 @@ class Strangers {
     net::receive(attempt.socket.get(), answer, reason);
     EXPECT_EQ(answer, "");
     ++said_;
-    // Some stay.
+    // Some connections stay open.
     open_.push_back(std::move(attempt.socket));
     if (open_.size() > 40) {
       net::receive(open_.front().get(), answer, reason);
@@ -105,7 +106,8 @@ class Strangers {
   std::thread thread_;
 };
 
-// All that a client with the secret sends to join, as it could be recorded, and is heard by nobody.
+// Everything that a client with the secret sends to join, as an attacker could record it. No
+// listener receives it.
 struct Recording {
   Recording(const net::Secret& key, const std::string& listener)
       : client(key, net::listener_name(listener)), first(client.first_message()) {}
@@ -131,7 +133,8 @@ std::string recording(const RunSecret& secret, const std::string& listener) {
 TEST(Strangers, DoNotDisturbTheGathering) {
   const int port = free_port();
   const RunSecret secret{net::Secret::random(), "a test"};
-  // A client of another session of the same run: the listener would answer its first message.
+  // Records a client of another session of the same run: the listener would answer its first
+  // message.
   const Strangers strangers(port, recording(secret, "ranks:1"));
   auto early = world(kMembers, port);
   early.pop_back();
@@ -167,7 +170,7 @@ TEST(Strangers, AReplayedHandshakeEarnsNothing) {
     meeting.leave();
   };
   auto run = std::async(std::launch::async, [&] { return run_all(members, secret, join); });
-  // A client by hand, so that what it sends can be sent again, word for word.
+  // A client by hand, so that its bytes can be sent again exactly.
   const auto deadline = Deadline::after(kLong);
   const auto dial = [&] {
     net::Attempt attempt;
@@ -205,7 +208,7 @@ TEST(Strangers, AReplayedHandshakeEarnsNothing) {
   EXPECT_THAT(run.get(), Each(""));
 }
 
-// Who was handed the key of one role only.
+// A stranger who has the key of one role only.
 TEST(Strangers, TheKeyOfOneRoleOpensNoOther) {
   const int port = free_port();
   const RunSecret secret{net::Secret::random(), "a test"};
@@ -260,7 +263,7 @@ TEST(Strangers, AServerWithAnotherSecretIsNotBelieved) {
     std::string_view unsent = answer;  // a new socket has room for it
     std::string reason;
     EXPECT_TRUE(net::send_some(peer.get(), unsent, reason));
-    // Ends when the rank has.
+    // Ends when the rank has ended.
     net::wait_for(peer.get(), POLLIN, Deadline::after(kLong));
   });
   EXPECT_THAT(run_all({member(1, kMembers, here.port)}, secret, nothing)[0],
@@ -325,7 +328,7 @@ TEST(Strangers, DoNotDisturbAnElasticRun) {
                      .last_call_timeout = Milliseconds(0),
                      .join_timeout = kLong};
   const auto exists = [&](const char* name) { return std::filesystem::exists(folder / name); };
-  // Processes are made before any thread is, and begin when the strangers have.
+  // Processes are forked before any thread starts, and begin when the strangers have begun.
   net::Pipe gate = net::make_pipe();
   const auto wait = [&](LaunchOptions&) {
     char byte;

@@ -1,4 +1,5 @@
-// The all-reduce algorithms against the serial sum, and what they send against their formulas.
+// The all-reduce algorithms against the serial sum, and the bytes that they send against their
+// formulas.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
@@ -126,7 +127,7 @@ TEST(Algorithms, RabenseifnerSendsTheLeastBytesInTwoLogNMessages) {
   }
 }
 
-// Over all ranks a tree moves its half up and down every edge once.
+// In total, a tree sends its half once up and once down each edge.
 TEST(Algorithms, TheTreesSendTwoTimesNMinusOneTimesTheBytesInAll) {
   for (const int n : {2, 3, 4, 5, 6, 7, 8}) {
     local::run(n, [&](const Group& group) {
@@ -134,7 +135,8 @@ TEST(Algorithms, TheTreesSendTwoTimesNMinusOneTimesTheBytesInAll) {
       auto total = at::tensor({static_cast<int64_t>(sent.bytes)});
       group.all_reduce(total);
       EXPECT_EQ(total.item<int64_t>(), 2 * (n - 1) * static_cast<int64_t>(kBytes));
-      // Nobody is in the middle of both trees: at most two children, one parent, one leaf's parent.
+      // No rank is an inner node of both trees: it has at most two children, one parent, and one
+      // parent as a leaf.
       EXPECT_LE(sent.bytes, 2 * kBytes);
     });
   }
@@ -158,7 +160,7 @@ TEST(Algorithms, HierarchicalSendsOnlyTheFormulasBytesBetweenNodes) {
   }
 }
 
-// The most roundings that an element of a 16-bit sum goes through.
+// Returns the maximum number of roundings of an element in a 16-bit sum.
 int levels(Algorithm algorithm, int ranks, int nodes) {
   const int rounds = static_cast<int>(std::bit_width(static_cast<unsigned>(ranks - 1)));
   switch (algorithm) {
@@ -185,7 +187,7 @@ TEST(Algorithms, HalvesSendHalfOfTheBytesOnEveryTopology) {
     std::vector<int> nodes;
     for (int r = 0; r < n; ++r) nodes.push_back(r / per_node);
     local::run_ranks(local::make(n, nodes), [&](const Group& group) {
-      // So that the choice is the ring on one node, and hierarchical on several.
+      // With these links, the choice is ring on one node and hierarchical on several.
       group.assume_links(at::tensor({1e-6, 1e-10, 1e-6, 1e-9, 1e-10}, at::kDouble));
       const auto values = [](int rank) {
         return at::sin(at::arange(static_cast<int64_t>(4 * kModelElements), at::kDouble) +
@@ -211,7 +213,7 @@ TEST(Algorithms, HalvesSendHalfOfTheBytesOnEveryTopology) {
           group.all_gather(all, tensor);
           for (int r = 1; r < n; ++r) EXPECT_TRUE(all[r].equal(all[0]));
           if (type == at::kFloat) continue;
-          // Half of a unit in the last place, relatively; and of the smallest normal number.
+          // Half a unit in the last place, relative; and of the smallest normal number.
           const double rounding = std::exp2(type == at::kHalf ? -11 : -8);
           const double bound = levels(algorithm, n, size) * rounding * (1 + n * rounding);
           const auto error = (tensor.to(at::kDouble) - exact).abs();

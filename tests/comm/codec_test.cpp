@@ -42,7 +42,7 @@ at::Tensor gradient(int rank, int step, int64_t count = kCoded,
   return at::tensor(values, at::kDouble).to(type);
 }
 
-// The mean of what the ranks give, added up in their order.
+// Returns the mean of the ranks' gradients, summed in the order of ranks.
 at::Tensor mean_gradient(int ranks, int step, int64_t count = kCoded,
                          c10::ScalarType type = at::kDouble) {
   at::Tensor sum = gradient(0, step, count, type);
@@ -63,7 +63,7 @@ at::Tensor sum_over_ranks(const Group& group, const at::Tensor& tensor) {
   return sum;
 }
 
-// The largest difference relative to the largest expected value.
+// Returns the largest difference, relative to the largest expected value.
 double distance(const at::Tensor& got, const at::Tensor& expected) {
   const at::Tensor wanted = expected.to(at::kDouble);
   return ((got.to(at::kDouble) - wanted).abs().max() / wanted.abs().max()).item<double>();
@@ -76,8 +76,8 @@ void expect_same_bits(const Group& group, const at::Tensor& tensor) {
   for (int r = 0; r < group.size(); ++r) EXPECT_TRUE(all[r].equal(bytes)) << "rank " << r;
 }
 
-// Each codec with how far one step may be from the mean (codecs that send a part of it catch up in
-// bursts), and 150 steps of a constant gradient from it on average.
+// For each codec, the tolerance of a single step (codecs that send only a part catch up in bursts),
+// and the tolerance of the average over 150 steps of a constant gradient.
 struct Row {
   CodecOptions options;
   double once;
@@ -165,7 +165,7 @@ TEST_P(Sizes, WhatWasGivenIsWhatWasAppliedPlusTheMemories) {
         given = sum_over_ranks(group, given);
         const at::Tensor left = sum_over_ranks(group, memory);
         EXPECT_LE(distance(n * applied + left, given), tolerance);
-        // Without the memories the books do not balance.
+        // Without the kept errors, the sums are not equal.
         EXPECT_GE(distance(n * applied, given), 1e-4);
       });
     }
@@ -284,7 +284,7 @@ TEST_P(Sizes, PowerSgdOfEnoughRankIsExact) {
       at::Tensor mean = at::zeros({40 * 48}, at::kDouble);
       for (int r = 0; r < n; ++r) mean += low_rank(r, type) / n;
       for (int step = 0; step < 6; ++step) {
-        // A mean of zero, as of a layer that rests, must not leave Q at zero.
+        // A mean of zero, as of an unused layer, must not leave Q at zero.
         averaged(*codec, group, at::zeros({40 * 48}, type), shapes);
         const at::Tensor result = averaged(*codec, group, low_rank(group.rank(), type), shapes);
         EXPECT_LE(distance(result, mean), tolerance) << step;
@@ -317,7 +317,7 @@ TEST(PowerSgd, WithoutWarmStartEveryStepHasANewQ) {
   });
 }
 
-// Bytes of all ranks together for one average() of float32, on rings.
+// Returns the bytes that all ranks together send for one average() of float32, on rings.
 uint64_t bytes_of(const CodecOptions& options, int ranks, int steps_before) {
   std::atomic<uint64_t> bytes = 0;
   local::run(ranks,

@@ -138,7 +138,7 @@ void check_nan(Group& group) {
   }
 }
 
-// As if they were summed without bounds, and cut off.
+// The average is as if the sum had no limits, and is truncated.
 void check_integer_averages(Group& group) {
   const int n = group.size();
   const auto extreme = [](c10::ScalarType type, int offset) {
@@ -149,7 +149,7 @@ void check_integer_averages(Group& group) {
     return std::numeric_limits<int64_t>::min() + offset;
   };
   for (const auto type : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong}) {
-    // The offsets' average, cut off towards zero of the whole.
+    // The average of the offsets, so that the whole average is truncated towards zero.
     const int sum = n * (n - 1) / 2;
     const int offset = sum / n + (sum % n != 0 ? 1 : 0);
     const int64_t mean = extreme(type, offset);
@@ -234,7 +234,7 @@ void check_parts_outlive_the_whole(Group group) {
   }
 }
 
-// The others may go as soon as they have given what they had.
+// Other ranks may leave as soon as they have sent their part.
 void check_leaving_at_once(Group& group) {
   auto all = at::zeros({group.size(), 1'000'000});
   group.gather(all, at::full({1'000'000}, group.rank() + 1.0F), 0);
@@ -281,8 +281,8 @@ void check_reduce_scatter_and_all_gather_are_all_reduce(Group& group) {
   EXPECT_TRUE(at::allclose(whole, input, 1e-13, 1e-13));
 }
 
-// Calls of all sizes, one right after another: none meets memory that others still use for the
-// last.
+// Calls of all sizes directly after each other: no call may use memory that other ranks still need
+// for the previous one.
 void check_sizes_in_turn(Group& group) {
   std::mt19937 random(7);  // the same on all ranks
   const int n = group.size();

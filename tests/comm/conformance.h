@@ -1,4 +1,5 @@
-// The tests that every back end must pass, on any number of ranks. Each rank of a group calls them.
+// The tests that every back end must pass, on any number of ranks. Every rank of a group calls
+// them.
 #pragma once
 
 #include "troika/comm/group.h"
@@ -7,11 +8,11 @@ namespace troika::comm {
 
 void conform(Group group);
 
-// The part of it that moves data and makes groups, and reduces little; called by conform().
+// The tests that move data and make groups, with few reductions. Called by conform().
 void conform_in_moving(Group& group);
-// The part of it about messages between two ranks; called by conform_in_moving().
+// The tests of messages between two ranks. Called by conform_in_moving().
 void conform_in_messages(Group& group);
-// The part of it about groups that only their members make; called by conform_in_moving().
+// The tests of groups that are made by their members only. Called by conform_in_moving().
 void conform_in_groups(const Group& group);
 
 }  // namespace troika::comm

@@ -25,8 +25,8 @@ void check_sum(const Group& group, int64_t own, int64_t expected) {
   EXPECT_TRUE(sum.eq(expected).all().item<bool>());
 }
 
-// The last rank of the world waits for a message that it gets once the others have made a group of
-// their own and used it.
+// The last rank of the world waits for a message that is sent only after the others have made a
+// group and used it.
 void check_that_others_need_not_come(const Group& group) {
   const int n = group.size(), last = n - 1;
   const auto word = at::zeros({1}, at::kLong);
@@ -53,8 +53,8 @@ void check_that_others_need_not_come(const Group& group) {
   if (n > 1 && group.rank() == 0) group.send(word.fill_(12), last, 12).wait();
 }
 
-// Each rank is in a group with the next one and in one with the one before, beside the world's
-// collectives; and makes groups of a group.
+// Each rank is in one group with the next rank and in one with the previous rank, besides the
+// world's collectives, and makes groups of a group.
 void check_groups_that_overlap(const Group& group) {
   const int n = group.size(), me = group.rank();
   if (n < 3) return;
@@ -79,8 +79,8 @@ void check_groups_that_overlap(const Group& group) {
   check_sum(part, me, (n - 1) * (n - 2) / 2);
 }
 
-// Each has more groups after it than can be at a time, but for gloo. The others wait in a call of
-// the world.
+// Makes, one after the other, more groups than can exist at a time (except with gloo). The other
+// ranks wait in a call of the world.
 void check_many_groups(const Group& group) {
   // A round trip of gloo's small messages takes tens of milliseconds.
   const int groups = group.backend() == "gloo" ? 60 : 520;
@@ -123,8 +123,8 @@ std::optional<Error> error_in(const std::function<void()>& call) {
   }
 }
 
-// The ways in which a group fails: calls that differ, a message that does not come, and an
-// exception. Rank 0 is among the members, and messages that nobody receives are under way.
+// The failures of a group: different calls, a missing message, and an exception. Rank 0 is a
+// member, and there are messages in flight that no rank receives.
 void fail_by_calls(const Group& part, const std::string& first) {
   const auto error = error_in([&] {
     if (part.rank() == 0) part.barrier({.label = "other"});
@@ -173,7 +173,7 @@ void fail_by_exception(std::optional<Group> part, const std::string& first) {
 void check_groups_that_fail_alone(const Group& group) {
   const int n = group.size(), me = group.rank();
   if (n == 1) return;
-  // All but the last rank where there are three or more, in reverse.
+  // All ranks in reverse order; without the last one if there are at least three.
   std::vector<int> members(static_cast<size_t>(std::max(2, n - 1)));
   std::iota(members.rbegin(), members.rend(), 0);
   const std::string backend(group.backend());

@@ -45,7 +45,7 @@ void check_messages(Group& group) {
   }
 }
 
-// Whoever waits first: everything is under way from the start.
+// Ranks may wait in any order, because all messages are in flight from the start.
 void check_messages_wait_in_any_order(Group& group) {
   const int n = group.size();
   if (n == 1) return;
@@ -72,7 +72,8 @@ void check_messages_wait_in_any_order(Group& group) {
   }
 }
 
-// A receive whose work is dropped takes its message out of the way of the next one.
+// A receive whose Work was dropped still takes its message, so that the next receive gets the next
+// message.
 void check_dropped_receives(Group& group) {
   const int n = group.size();
   if (n == 1) return;
@@ -145,7 +146,7 @@ void check_batches(Group& group) {
   }
 }
 
-// Rank 0 hears of all others, in the order of each.
+// Rank 0 receives the messages of each other rank in the order of sending.
 void check_receives_from_any(const Group& group) {
   constexpr int kMessages = 5;
   if (group.size() == 1) return;

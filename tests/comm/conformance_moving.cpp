@@ -107,7 +107,7 @@ void check_parts_that_end_early(Group& group) {
       part.gather(all, at::full({100'000}, group.rank() + 0.5F), 0);
       part.all_reduce(at::ones({300'000}));
     }
-    // Takes the memory that the part has given back.
+    // Uses the memory that the sub-group has released.
     const auto other = group.allocate({600'000}, at::kFloat);
     other.fill_(-1);
     if (group.rank() == 0) {
@@ -199,7 +199,7 @@ void check_split(Group& group) {
   EXPECT_TRUE(y.eq(n).all().item<bool>());
 }
 
-// Each has more groups after it than can be at a time.
+// Makes, one after the other, more groups than can exist at a time.
 void check_many_splits(Group& group) {
   for (int i = 0; i < 520; ++i) {
     const auto part = *group.split(i % 2 == 0 ? 0 : group.rank());

@@ -11,8 +11,8 @@ using testing::IsEmpty;
 constexpr uint64_t kMain = 1;
 constexpr uint64_t kOther = 2;
 
-// A member of a group whose first rank is 0 that has started `calls` calls; it is in the last one
-// if a thread is named.
+// The account of a member of a group whose first rank is 0. The member has started `calls` calls,
+// and is in the last one if a thread is given.
 GroupAccount member(uint32_t id, int64_t calls, uint64_t inside = 0, uint64_t caller = kMain) {
   return {.id = id,
           .sequence = calls - 1,
@@ -54,7 +54,7 @@ TEST(Deadlock, ARankThatMayStillComeIsNoDeadlock) {
   const Account waits{member(0, 5, kMain), member(1, 3)};
   // It computes.
   EXPECT_THAT(find_deadlock({waits, Account{member(0, 4), member(1, 3)}}, 0), IsEmpty());
-  // Another thread of it is in a call, or made calls of that group before.
+  // Another thread of the rank is in a call, or made earlier calls of that group.
   EXPECT_THAT(find_deadlock({waits, Account{member(0, 4), member(1, 4, kOther)}}, 0), IsEmpty());
   EXPECT_THAT(find_deadlock({waits, Account{member(0, 4, 0, 0), member(1, 4, kMain)}}, 0),
               IsEmpty());

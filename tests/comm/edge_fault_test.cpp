@@ -1,5 +1,5 @@
-// Faults of edges, with processes on every back end: all ranks are told when one of them misbehaves
-// on an edge, or when its two ends disagree.
+// Faults of edges, with processes on every back end: all ranks are notified when one of them
+// misbehaves on an edge, or when the two ends of an edge disagree.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -16,7 +16,8 @@ namespace {
 
 class EdgeFaults : public testing::TestWithParam<const char*> {};
 
-// Expects that every survivor of three ranks is told who did not do its part of "step".
+// Expects that the error of every survivor of three ranks names the rank that did not do its part
+// of "step".
 void expect_victim_to_be_named(const std::string& backend, const std::string& when,
                                const std::string& message, const std::string& missed) {
   for (const auto& [fault, victim, kind, why] :

@@ -1,5 +1,5 @@
-// Edges on back end local, and what they give to a back end; conformance_moving.cpp has them on
-// all back ends.
+// Edges on back end local, and the calls that they make to a back end. conformance_moving.cpp tests
+// edges on all back ends.
 #include "troika/comm/edge.h"
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kLarge = 10'000;  // elements, which are no more inline
 
-// The messages that a rank gives to its back end.
+// Records the messages that a rank gives to its back end.
 struct Posted {
   std::mutex mutex;
   std::vector<size_t> frames, payloads;                  // bytes sent
@@ -219,7 +219,7 @@ TEST(Edge, BuffersAreUsedAgainAndBounded) {
   });
 }
 
-// As of a back end that sends from the tensor's own memory.
+// Like the transfer of a back end that sends from the tensor's own memory.
 class NotCopied : public Transfer {
  public:
   explicit NotCopied(std::unique_ptr<Transfer> inner) : inner_(std::move(inner)) {}
@@ -356,7 +356,7 @@ TEST(Edge, ATensorOutlivesItsGroup) {
   EXPECT_TRUE(tensor->equal(at::arange(kLarge)));
 }
 
-// The receives that an edge has posted are taken back when its group goes.
+// The posted receives of an edge are cancelled when its group is destroyed.
 TEST(Edge, AGroupThatGoesLeavesNoReceivesBehind) {
   local::run(2, [](const Group& group) {
     const auto speak = [&](const Group& part, int tensors) {

@@ -1,4 +1,4 @@
-// Codecs apart from any collective.
+// Encodings of codecs, without any collective.
 #include "troika/comm/codec/encoding.h"
 
 #include <ATen/ATen.h>

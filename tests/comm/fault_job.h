@@ -1,4 +1,5 @@
-// A job of ranks of fault_rank, one of which misbehaves, and what the others get to know.
+// Runs a job of fault_rank processes, one of which misbehaves, and collects the errors that the
+// others get.
 #pragma once
 
 #include <fcntl.h>
@@ -27,12 +28,13 @@
 
 namespace troika::comm {
 
-// Milliseconds in which a rank is told that would else wait for the time-out of a minute.
+// The milliseconds within which a rank must be notified if it would otherwise wait for a timeout of
+// a minute.
 inline constexpr double kAtOnce = 20'000;
-// The same where the time-out is 1.5 seconds.
+// The same if the timeout is 1.5 seconds.
 inline constexpr double kAfterTimeout = 1500 + 5000;
 
-// The last words of a rank.
+// The report of a rank before it ended.
 struct FaultNews {
   pid_t pid = 0;
   double milliseconds = 0;
@@ -41,8 +43,8 @@ struct FaultNews {
   std::string what;
 };
 
-// A job of ranks that run `run`, started as its back end wants. TROIKA_FAULT_RANK is a program that
-// does the same.
+// A job whose ranks call `run`, started as its back end requires. TROIKA_FAULT_RANK is a program
+// that does the same.
 class FaultJob {
  public:
   FaultJob(const std::string& backend, const std::string& fault, const std::string& when,
@@ -51,7 +53,7 @@ class FaultJob {
       : run_(run) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (const char* name : {"news", "permission"}) ::mkfifo((folder_ / name).c_str(), 0600);
-    // Open both ways: neither side waits for the other to open.
+    // Opened for reading and writing, so that neither side waits for the other to open the pipe.
     news_ = ::open((folder_ / "news").c_str(), O_RDWR);
     permission_ = ::open((folder_ / "permission").c_str(), O_RDWR);
     if (backend == "mpi") {
@@ -82,7 +84,7 @@ class FaultJob {
     ::close(permission_);
   }
 
-  // The last words of the ranks asked for.
+  // Waits for the reports of these ranks and returns them.
   std::map<int, FaultNews> hear(const std::set<int>& ranks) {
     std::map<int, FaultNews> told;
     const auto deadline = Deadline::after(std::chrono::seconds(60));
@@ -107,7 +109,7 @@ class FaultJob {
     }
     return told;
   }
-  // Until one of the ranks, a fork of this process, has stopped itself.
+  // Blocks until one of the ranks, which are forks of this process, has stopped itself.
   static void await_stop() {
     siginfo_t stopped{};
     while (::waitid(P_ALL, 0, &stopped, WSTOPPED | WNOWAIT) < 0 && errno == EINTR) {
@@ -117,7 +119,8 @@ class FaultJob {
   std::filesystem::path record() const { return folder_ / "record"; }
 
  private:
-  // A fork of the test, which has no other threads, starts ten times faster than a program.
+  // Forks the test, which has no other threads. This starts a rank ten times faster than executing
+  // a program.
   void fork_rank(const FaultPlan& plan, const std::map<std::string, int>& numbers,
                  const std::string& port) {
     if (::fork() != 0) return;

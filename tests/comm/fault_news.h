@@ -1,4 +1,4 @@
-// How a rank of a job with a fault reports to the test, and misbehaves.
+// Lets a rank of a fault job report to the test, and misbehave.
 #pragma once
 
 #include <fcntl.h>
@@ -42,8 +42,8 @@ inline void wait_for_permission(const FaultPlan& plan) {
   if (::read(permission, &byte, 1) < 0) ::_exit(9);
 }
 
-// Does what the plan says of the victim. A killed rank does not return; the others return when the
-// test continues or permits them.
+// Performs the victim's fault. Does not return in a rank that is killed; returns in others when the
+// test continues the rank or gives its permission.
 inline void misbehave(const FaultPlan& plan, const FaultReports& news) {
   if (plan.fault == "kill_unserved") {
     wait_for_permission(plan);

@@ -66,7 +66,7 @@ void call_step(const Group& group, const Plan& plan) {
   group.all_reduce(at::ones({count}, type), ReduceOp::sum, {.label = "step"});
 }
 
-// The victim drops a group that the next rank still has, and the memory of it is used again.
+// The victim destroys a group that the next rank still has, and the group's memory is used again.
 void drop(const Group& group, const Plan& plan) {
   const int next = (plan.victim + 1) % group.size();
   auto part = group.split(0);
@@ -86,7 +86,7 @@ void drop(const Group& group, const Plan& plan) {
   if (group.rank() == next) part->receive(tensor, plan.victim).wait(soon);
 }
 
-// The victim sends the next rank more than that expects.
+// The victim sends the next rank more data than this rank expects.
 void send_too_much(const Group& group, const Plan& plan) {
   const int next = (plan.victim + 1) % group.size();
   const int64_t count = plan.fault == "message" ? kFew + 1 : 100'000;
@@ -94,8 +94,8 @@ void send_too_much(const Group& group, const Plan& plan) {
   if (group.rank() == next) group.receive(at::ones({kFew}), plan.victim).wait();
 }
 
-// The others wait for a tensor of the victim's edges, or, with `when` "edge_full", for the victim
-// to receive of theirs, which are full. Each has got one tensor before.
+// The other ranks wait for a tensor from the victim's edges or, with `when` "edge_full", until the
+// victim receives from their full edges. Each has received one tensor before.
 void work_over_edges(const Group& group, const Plan& plan, const FaultReports& news,
                      at::Tensor& tensor, Stopwatch& watch) {
   const EdgeOptions how{.depth = 2, .label = "step"};
@@ -140,7 +140,7 @@ void mismatch_edges(const Group& group, const Plan& plan) {
     const auto edge = group.edge_to(1, tag, {.depth = plan.fault == "edge_depth" ? 3 : 2});
     edge.send(at::ones({2, 4}));
   }
-  // Nobody else comes to a deadline.
+  // No other rank reaches a deadline.
   if (plan.fault == "edge_tag" && group.rank() != 1) wait_for_permission(plan);
   if (group.rank() != 1) return;
   const auto edge = group.edge_from(0, 5, {.label = "step"});
@@ -176,7 +176,8 @@ void die_in_copy(const Group& group, const Plan& plan, const FaultReports& news,
   group.barrier({.label = "next"});
 }
 
-// `tensor` outlives the call: to free it takes milliseconds, which are not of the news.
+// `tensor` outlives the call, because freeing it takes milliseconds that must not be part of the
+// report.
 void work(const Group& group, const Plan& plan, const FaultReports& news, at::Tensor& tensor,
           Stopwatch& watch) {
   const bool victim = group.rank() == plan.victim;
@@ -242,7 +243,8 @@ struct Outcome {
 
 Outcome run(const Plan& plan, const FaultReports& news) {
   Stopwatch watch;
-  // When work() ended: with the group goes rank 0's server, which then waits for stopped ranks.
+  // The time when work() ended. Measured before the group is destroyed, because rank 0's server
+  // then waits for stopped ranks.
   double milliseconds = 0;
   Clock::time_point when;
   try {

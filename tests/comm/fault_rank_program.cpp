@@ -4,8 +4,8 @@
 #include "tests/comm/fault_rank.h"
 
 int main(int, char** argv) {
-  // MPI_Finalize would wait for the ranks that ended without it. mpirun ends such a job, unless it
-  // is told, as in the tests, to let the other ranks go on.
+  // MPI_Finalize would wait for the ranks that ended without calling it. mpirun usually ends such a
+  // job, but the tests tell it to let the other ranks continue.
   std::_Exit(
       troika::comm::run_fault_rank({argv[1], argv[2], argv[3], argv[4], std::atoi(argv[5])}));
 }

@@ -16,7 +16,7 @@ namespace {
 
 class Faults : public testing::TestWithParam<const char*> {
  protected:
-  // The errors of all ranks but the victim.
+  // Expects these errors on all ranks except the victim.
   static void expect_survivors(FaultJob& job, int victim, ErrorKind kind, double at_most_ms,
                                const testing::Matcher<std::string>& what) {
     std::set<int> survivors{0, 1, 2};
@@ -31,10 +31,11 @@ class Faults : public testing::TestWithParam<const char*> {
   }
 };
 
-// Rows that gloo has, too.
+// Faults that are tested with gloo, too.
 class FaultsEverywhere : public Faults {};
 
-// Rank 0 serves the rendezvous: its end is noticed in another way than that of the others.
+// Rank 0 runs the rendezvous server, so its end is noticed in another way than the end of other
+// ranks.
 struct Case {
   int victim;
   const char* when;
@@ -55,7 +56,7 @@ TEST_P(FaultsEverywhere, AKilledRankIsNamedAtOnce) {
   }
 }
 
-// Rank 0, which would pass the news on, is stopped.
+// Rank 0, which would forward the notice, is stopped.
 TEST(FaultsInSharedMemory, ADeathIsSeenByEveryRankItself) {
   constexpr int kMany = 5;
   FaultJob job("shm", "kill_unserved", "during", 1, kMany);
@@ -106,7 +107,7 @@ TEST_P(Faults, ALateRankIsNamedAtTheDeadline) {
     const auto named = fmt::format("rank {} has not called it", row.victim);
     expect_survivors(job, row.victim, ErrorKind::timeout, kAfterTimeout,
                      testing::AllOf(testing::HasSubstr(named), testing::HasSubstr(missed)));
-    // It comes too late, and is told why.
+    // The rank is late, and gets an error with the reason.
     job.permit();
     const auto told = job.hear({row.victim});
     ASSERT_TRUE(told.contains(row.victim));
@@ -133,7 +134,7 @@ TEST_P(Faults, ARankThatLeavesEarlyIsNamedAtOnce) {
   }
 }
 
-// All but the victim wait for a message of it.
+// All other ranks wait for a message from the victim.
 TEST_P(FaultsEverywhere, ARankThatSendsNoMessageIsNamed) {
   constexpr int kMany = 5;
   for (const auto& [fault, victim, kind, why] :
@@ -157,7 +158,7 @@ TEST_P(FaultsEverywhere, ARankThatSendsNoMessageIsNamed) {
   }
 }
 
-// Shared memory knows it at once; messages of the others may still be on their way.
+// In shared memory, this is known at once; with other back ends, messages may still be in flight.
 TEST_P(Faults, AGroupThatTheSenderHasDroppedGivesNoMessage) {
   const bool at_once = GetParam() == std::string("shm");
   FaultJob job(GetParam(), "drop", "before", 0);

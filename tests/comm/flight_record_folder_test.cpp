@@ -1,4 +1,4 @@
-// Where ranks that nobody gave a folder leave their flight records: processes.
+// The folder for flight records if none was given. The ranks are processes.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -35,7 +35,7 @@ TEST(FlightRecordFolder, IsOneThatOtherUsersCannotGuessOrRead) {
   const TemporaryFolder temporary, home;
   fs::permissions(temporary.path(), fs::perms::all | fs::perms::sticky_bit);
   write_file_atomically(home / "victim", "precious");
-  // Another user has links where a folder named after the run would be.
+  // Another user has made links at the place of a folder named after the run.
   const auto planted = temporary / "troika-flight-record-a-run";
   fs::create_directory(planted);
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -67,7 +67,7 @@ TEST(FlightRecordFolder, ThatCannotBeMadeLeavesTheErrorAsItIs) {
       "env -u TROIKA_FLIGHT_RECORD TMPDIR={}/none TORCHELASTIC_RUN_ID=a-run OMP_NUM_THREADS=1 "
       "{} 1 {} {} shm mismatch",
       temporary.path().string(), TROIKA_START_RANKS, kRanks, TROIKA_COMM_RANKS));
-  // Each rank checks what it was told.
+  // Each rank checks its error.
   EXPECT_EQ(job.exit_code, 0) << job.out << job.err;
   EXPECT_THAT(job.out + job.err, testing::Not(testing::HasSubstr("flight record")));
   EXPECT_TRUE(fs::is_empty(temporary.path()));

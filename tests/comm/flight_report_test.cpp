@@ -19,7 +19,7 @@ using testing::Not;
 
 constexpr double kStart = 1800000000;  // 2027-01-15 08:00:00 UTC
 
-// Times are seconds after kStart; null for what did not happen.
+// Times are seconds after kStart; null if it did not happen.
 json call(int sequence, const std::string& state, json started, json ended,
           const std::string& operation = "all_reduce", int count = 8) {
   const auto at = [](const json& time) {

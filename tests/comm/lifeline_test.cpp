@@ -10,7 +10,7 @@
 namespace troika::comm {
 namespace {
 
-// Nobody else is there; a test asks as another rank would.
+// A control plane without other ranks. A test asks questions as another rank would.
 class Alone : public ControlPlane {
  public:
   explicit Alone(Listener& listener) : listener_(listener) {}
@@ -40,7 +40,7 @@ TEST(Lifeline, AnswersForTheGroupsThatWentLast) {
     const auto status = RankStatus::from_text(listener.answer(std::to_string(id)));
     return status && status->left;
   };
-  // The first group outlives all others, and is then the one that went last.
+  // The first group outlives all others, so it is destroyed last.
   for (uint32_t id = 0; id < kGroups; ++id) {
     lifeline.enrol(group(id));
     if (id > 0) lifeline.dismiss(id);

@@ -27,7 +27,7 @@ TEST_P(LocalSizes, LocalConforms) {
   local::run(GetParam(), conform);
 }
 
-// Ranks that take themselves for several nodes, of different sizes.
+// Ranks that act as if they were on several nodes of different sizes.
 TEST(Local, ConformsOnSeveralNodes) {
   local::run_ranks(local::make(5, {0, 1, 1, 2, 1}), conform);
 }
@@ -300,7 +300,7 @@ TEST(Group, ARankThatThrowsReleasesTheOthers) {
         },
         Error);
   };
-  // The cause wins over what the other ranks noticed.
+  // The original error wins over the consequences on other ranks.
   EXPECT_THROW(local::run(3, body), std::runtime_error);
 }
 

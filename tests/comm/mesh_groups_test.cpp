@@ -152,7 +152,7 @@ TEST(MeshGroups, FlightRecordsNameRanksByCoordinates) {
   EXPECT_THAT(report, testing::Not(HasSubstr("Not used")));
 }
 
-// A run that goes on chooses algorithms as the one before did, along every axis.
+// A resumed run chooses the same algorithms as before, along every axis.
 TEST(MeshGroups, TakeOverMeasuredLinks) {
   local::run(4, [](const Group& world) {
     const auto mesh = Mesh::parse("data=2 tensor=2");

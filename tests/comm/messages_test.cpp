@@ -29,7 +29,7 @@ using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-// The error of each rank, which `body` must end with.
+// Returns the error of each rank; `body` must throw on every rank.
 std::vector<Error> errors_of(int size, const std::function<void(const Group&)>& body,
                              const GroupOptions& options) {
   std::vector<std::optional<Error>> errors(static_cast<size_t>(size));
@@ -150,7 +150,7 @@ class Waiting : public GroupImpl {
   const std::shared_ptr<GroupImpl> inner_;
 };
 
-// All ranks list what they send first, or what they receive.
+// All ranks list either their sends or their receives first.
 void circle(const Group& group) {
   const int n = group.size(), previous = (group.rank() + n - 1) % n;
   for (const bool sends_first : {true, false}) {

@@ -1,6 +1,6 @@
-// A program that had MPI before it had Troika: it initialises MPI itself, makes a communicator,
-// trains a group of it, and goes on to use MPI when the group is gone. Argument: the thread support
-// to ask MPI for.
+// A program that already uses MPI: it initialises MPI itself, makes a communicator, trains with a
+// group made from it, and continues to use MPI after the group is gone. Argument: the thread
+// support to ask MPI for.
 #include <ATen/ATen.h>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// The part of the nccl back end that needs no GPU: a call that never returns blocks nobody.
+// The part of the nccl back end that needs no GPU: a call that never returns blocks no other
+// thread.
 #include <gmock/gmock.h>
 
 #include <future>

@@ -1,4 +1,4 @@
-// Groups that only their members make.
+// Groups that are made by their members only.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -98,7 +98,7 @@ TEST(NewGroup, ThousandsLeaveNothingBehind) {
   });
 }
 
-// The ranks of one group wait for rank 0, which does not come; all others go on.
+// The ranks of one group wait for rank 0, which does not come; all others continue.
 TEST(NewGroup, ThatFailsAloneLeavesTheRestOfTheWorldAtPeace) {
   std::latch told(2);
   local::run(5,
@@ -119,7 +119,7 @@ TEST(NewGroup, ThatFailsAloneLeavesTheRestOfTheWorldAtPeace) {
                } else {
                  for (int i = 0; i < 100; ++i) part.barrier();
                }
-               // A group of the group, and the world, are not touched.
+               // A group made from this group, and the world, are not affected.
                const auto sum = at::ones({50'000});
                inner->all_reduce(sum);
                EXPECT_TRUE(sum.eq(inner_members).all().item<bool>());
@@ -142,7 +142,7 @@ TEST(NewGroup, OptionsThatDifferAreToldToAll) {
   });
 }
 
-// A member hears of the failure before it has entered the group.
+// A member is notified of the failure before it has entered the group.
 TEST(NewGroup, AFailureIsHeardOfByAMemberThatComesLater) {
   for (int round = 0; round < 200; ++round) {
     local::run(3, [](const Group& world) {

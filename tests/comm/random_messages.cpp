@@ -1,10 +1,9 @@
 // random_messages BACKEND [--messages=N] [--seed=N] [--fault=kill|stop|mismatch --victim=RANK], on
 // the ranks that a launcher started, or on four threads for back end local: the ranks send and
-// receive N messages in all, of random sizes, dtypes, tags and peers, one by one, in batches and
-// over edges, in a schedule that all ranks draw from the seed. Each rank waits for them in an order
-// of its own, with a reduction among them now and then. Every element is checked. Ends with 1 where
-// a message is wrong, or where a rank's memory has grown by more than 256 MiB after the first tenth
-// of the messages.
+// receive N messages in total, with random sizes, dtypes, tags and peers, singly, in batches and
+// over edges. All ranks draw this schedule from the seed. Each rank waits for the messages in its
+// own order, with occasional reductions. Every element is checked. Ends with 1 if a message is
+// wrong, or if a rank's memory grows by more than 256 MiB after the first tenth of the messages.
 //
 // With a fault, the victim kills or stops itself after half of the messages, or sends one that the
 // next rank does not expect. Every other rank must get an error within 20 seconds that names the
@@ -90,7 +89,7 @@ class Schedule {
       if (message.way != Way::edge) continue;
       const Pair pair{message.from, message.to};
       if (++on_edge[pair] > kDepth) message.way = Way::single;
-      // Every second one as the one before it.
+      // About half of the tensors have the shape and dtype of the previous one.
       auto& last = last_on_edge_.try_emplace(pair, message).first->second;
       if (draw(random_, 2) == 0) {
         message.type = last.type;
@@ -140,15 +139,15 @@ class Rank {
       }
     }
     if (!batched.empty()) pending.push_back(start_batch(batched));
-    // In an order of this rank's own.
+    // In this rank's own random order.
     while (!pending.empty()) {
       std::swap(pending[own_.below(pending.size())], pending.back());
       const Pending one = std::move(pending.back());
       pending.pop_back();
       finish(one);
     }
-    // A tensor of another kind than the one before may stay here until its receiver calls
-    // receive(), so two ranks that waited for these first could wait for each other.
+    // A tensor of another shape or dtype than the previous one may stay here until its receiver
+    // calls receive(). If two ranks waited for such tensors first, they could wait for each other.
     for (const auto& one : sent_over_edges) finish(one);
     expected_.clear();
   }
@@ -203,7 +202,7 @@ class Rank {
   std::map<int, std::vector<const Message*>> expected_;  // on the edge from each rank
 };
 
-// The fault that one rank commits on purpose after half of the messages.
+// The deliberate fault of one rank after half of the messages.
 struct Fault {
   std::string kind;  // empty: nothing
   int victim = 1;
@@ -256,7 +255,8 @@ void run(const comm::Group& group, int64_t messages, uint64_t seed, const Fault&
       std::chrono::duration<double>(Clock::now() - start).count(), base >> 20, held_bytes() >> 20);
 }
 
-// Whether this rank was told in time who misbehaves, which is not asked of the victim.
+// Runs until the fault, and reports whether this rank got an error in time that names the victim.
+// The victim itself need not get one.
 void run_under_fault(const comm::Group& group, int64_t messages, uint64_t seed,
                      const Fault& fault) {
   const auto pids = at::zeros({group.size()}, at::kLong);
@@ -274,7 +274,7 @@ void run_under_fault(const comm::Group& group, int64_t messages, uint64_t seed,
     } else {
       fmt::print(stderr, "rank {}: {}\n", group.rank(), error.what());
     }
-    // One that is stopped has no other end.
+    // A stopped process does not end in any other way.
     const auto pid = static_cast<pid_t>(pids[fault.victim].item<int64_t>());
     if (fault.kind == "stop" && pid != ::getpid()) ::kill(pid, SIGKILL);
     return;

@@ -1,5 +1,5 @@
-// ranks BACKEND[+PROTECTION] MODE [RANKS_PER_NODE], on the ranks that a launcher started, which
-// take themselves for several nodes if RANKS_PER_NODE is given:
+// ranks BACKEND[+PROTECTION] MODE [RANKS_PER_NODE], on the ranks that a launcher started; with
+// RANKS_PER_NODE, the ranks act as if they were on several nodes:
 //   conform   the conformance suite
 //   sum       one sum
 //   deadlock  the last rank calls a collective of the world, the others one of another group
@@ -9,11 +9,10 @@
 //   progress  messages move while both ranks wait for something else; 2 ranks
 //   outlive   sub-groups inside of nodes outlive the world
 //   throw     rank 1 throws and lives on while the others wait for it
-//   flood     messages that are received late do not keep collectives from going on
+//   flood     messages that are received late do not block collectives
 //   protections  rank 1 wants its messages protected in another way than the others
-// In deadlock, mismatch and throw every other rank must get the right error, wherever it has come
-// to by then: a rank that fails ends every call of the others, also those that they need it no more
-// for.
+// In deadlock, mismatch and throw, every other rank must get the right error, whatever it is doing:
+// a failed rank ends every call of the others, even calls for which they no longer need it.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -33,7 +32,7 @@
 namespace troika::comm {
 namespace {
 
-// The errors that the rank got, and whether they were right.
+// Expects that the rank got the right error.
 void expect_error(const std::optional<Error>& error, ErrorKind kind, const std::string& part) {
   ASSERT_TRUE(error) << "no error";
   EXPECT_EQ(error->kind(), kind) << error->what();
@@ -83,7 +82,7 @@ void sum(const Group& group) {
   EXPECT_EQ(tensor.item<float>(), group.size() * (group.size() - 1) / 2);
 }
 
-// Messages that this rank sent, and those of them that left its node.
+// Returns the number of messages that this rank sent, and of those that left its node.
 std::pair<uint64_t, uint64_t> sent_by(const Group& group, const std::function<void()>& call) {
   const auto before = group.counters();
   call();
@@ -138,9 +137,9 @@ void levels(const Group& group) {
   EXPECT_TRUE(sum.eq((n - 1) * (n - 2) / 2).all().item<bool>());
 }
 
-// Each call waits for one that only comes when messages between nodes have moved, though the ranks
-// that have to move them wait for their neighbours: in the world and in a sub-group, for a message
-// that was sent and for one that is to be received.
+// Each call needs messages between nodes to move, while the ranks that must move them wait for
+// their neighbours. Tested in the world and in a sub-group, for a message that is sent and for one
+// that is received.
 void drive(const Group& group) {
   ASSERT_EQ(group.nodes(), (std::vector<int>{0, 0, 1, 1}));
   const auto inside = *group.split(group.nodes()[static_cast<size_t>(group.rank())]);
@@ -175,8 +174,8 @@ void drive(const Group& group) {
   }
 }
 
-// Each of two ranks in turn starts its end of a long message and then waits for a word in a pipe,
-// which the other writes once its own end is done.
+// Each of two ranks in turn starts its end of a long message and then waits for a byte in a pipe.
+// The other rank writes this byte when its own end is done.
 void progress(const Group& group) {
   const TemporaryFolder folder;
   const auto pipe = group.broadcast_text((folder / "word").string());
@@ -207,12 +206,13 @@ void progress(const Group& group) {
   }
 }
 
-// Sub-groups go on when handles to the world are gone, here on all ranks but one of each node.
+// Sub-groups keep working when handles to the world are gone, here on all ranks but one of each
+// node.
 void outlive(const std::function<Group()>& make) {
   std::optional<Group> world = make();
   const auto inside = world->split(world->nodes()[static_cast<size_t>(world->rank())]);
   if (inside->rank() > 0) world.reset();
-  // By then a rank that left would be known everywhere.
+  // After this time, all ranks would know of a rank that had left.
   const auto end = Deadline::after(Milliseconds(500));
   for (bool more = true; more;) {
     const auto goes_on = at::full({8}, end.passed() ? 0 : 1);
@@ -221,7 +221,7 @@ void outlive(const std::function<Group()>& make) {
   }
 }
 
-// More than any transport keeps, of small messages and of large ones.
+// More small and large messages than any transport can hold.
 void flood(const Group& group) {
   constexpr int kMessages = 3000;
   const int next = (group.rank() + 1) % group.size();

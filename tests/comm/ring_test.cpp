@@ -1,5 +1,5 @@
-// The order in which one member of a ring sends and receives, by a transport that is asked for one
-// rank alone.
+// The order in which one member of a ring sends and receives, recorded by a transport for a single
+// rank.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -15,8 +15,8 @@ namespace {
 constexpr int kMembers = 3;
 constexpr size_t kBlock = 2 * kSegmentBytes;
 
-// Rank 1 of three, whose neighbour sends zeros whenever they are waited for. Keeps what happens to
-// payloads.
+// Rank 1 of three, whose neighbour sends zeros whenever this rank waits for them. Records what
+// happens to payloads.
 class LoneRank : public GroupImpl {
  public:
   LoneRank() : GroupImpl(world_of_three(), nullptr) {}

@@ -23,7 +23,7 @@ TEST(ShmMessages, MessagesOfAnySizesTakeTheMemoryOfAFew) {
     ranks.send(0, 1, 7, bytes);
     ranks.receive(1, 0, 7, bytes);
   }
-  // One that is sent, the one before, and what was left over between them.
+  // The message in flight, the previous one, and unused memory between them.
   EXPECT_LT(shared_memory().resident, 4 * kLargest);
 }
 
@@ -109,8 +109,8 @@ TEST(ShmMessages, TwoThreadsThatWaitForOneRankBothGetTheirMessages) {
   }
 }
 
-// A sender of endless patience leaves nothing for a second block, so a long message passes through
-// its window: none of the others would find room for it.
+// A sender without a time limit never uses a second block, so a long message goes through its
+// window.
 TEST(ShmMessages, BothSidesCopyALongMessageAtOnce) {
   Ranks ranks(2, std::chrono::minutes(10));
   const std::vector<size_t> sizes{
@@ -146,7 +146,7 @@ TEST(ShmMessages, ALongMessageDoesNotHoldUpThoseOfOtherThreads) {
   sender.join();
 }
 
-// The window fits the memory that is there, the rest would need another segment.
+// The window fits into the present memory; the rest would need another segment.
 TEST(ShmMessages, OneForWhichMemoryEndsIsAnErrorAtBothEndsAndLeaksNothing) {
   Ranks ranks(2, std::chrono::microseconds(0));
   ranks.send(0, 1, 1, Block::kLargestWindow);

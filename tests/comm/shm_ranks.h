@@ -1,4 +1,4 @@
-// Ranks that share memory, all of them in one process.
+// Ranks of back end shm that are all in one process.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -72,11 +72,11 @@ class Ranks {
     const std::string_view payload(data.data(), bytes);
     return outbox(from).send(to, {.tag = tag, .payload = payload, .wants_receipt = wants_receipt});
   }
-  // Blocks until the message is on the board, which may be before its sender has written all of it.
+  // Blocks until the message is on the board. The sender may still be writing it then.
   Envelope& await(int to, int from, uint32_t tag) {
     return inbox(to).await(inbox(to).expect(from, tag), soon(), name, [] { return false; });
   }
-  // Throws what Inbox throws, with the message marked as received.
+  // Receives the message. Throws the errors of Inbox; the message counts as received then, too.
   void copy(int to, int from, Envelope& message, size_t bytes) {
     std::vector<char> data(bytes);
     try {
@@ -100,7 +100,7 @@ class Ranks {
  private:
   static std::string name() { return "the sender"; }
   static Deadline soon() { return Deadline::after(std::chrono::minutes(1)); }
-  // Differs with the length, and every 251 bytes.
+  // Returns bytes that depend on the length and repeat after 251 bytes.
   static std::vector<char> content(size_t bytes) {
     std::vector<char> data(bytes);
     for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i % 251 + bytes);

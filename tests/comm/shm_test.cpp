@@ -1,4 +1,4 @@
-// The shared memory of back end shm: what it holds is bounded by what is in use.
+// The shared memory of back end shm: its size is bounded by the amount in use.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// How ranks that share memory write what others read.
+// The choice of store instructions for data that ranks write into shared memory.
 #include "troika/comm/shm/stores.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ TEST(Give, WritesTheBytesAndNoOthersFromAndToAnyPlace) {
   }
 }
 
-// Makes calls that cost so much with each kind of store, and returns which of them streamed.
+// Makes calls with these costs for the two kinds of stores, and returns which calls used streaming
+// stores.
 std::vector<bool> make_calls(StoreTrial& trial, int calls, double cached, double streaming) {
   std::vector<bool> result;
   for (int i = 0; i < calls; ++i) {
@@ -56,7 +57,7 @@ TEST(StoreTrial, TakesTheFasterWayAndNoticesWhenTheOtherOneBecomesIt) {
   EXPECT_TRUE(apart[600]);
   const auto together = make_calls(trial, 5120, 1, 2);
   EXPECT_FALSE(together[600]);
-  // Where they are alike, nothing changes.
+  // If the costs are similar, the choice does not change.
   const auto alike = make_calls(trial, 5120, 2, 1.9);
   EXPECT_LE(streamed(alike), 33);
 }

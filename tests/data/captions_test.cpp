@@ -50,7 +50,8 @@ TEST(Captions, DependOnSeedSplitAndIndexAlone) {
   EXPECT_FALSE(batch.inputs.equal(videos(Split::validation, 1, 30).inputs));
 }
 
-// One to three pairs of a thing and an act, "then" between them, an end; inputs are one place late.
+// A caption has one to three pairs of a thing and an act, with "then" between them, and an end.
+// Inputs are shifted by one place.
 TEST(Captions, TellOfEventsThatDiffer) {
   const auto batch = videos(Split::train, 0, 300);
   std::vector<int> lengths(4);
@@ -83,8 +84,8 @@ TEST(Captions, TellOfEventsThatDiffer) {
   EXPECT_THAT(lengths, testing::ElementsAre(0, testing::Gt(60), testing::Gt(60), testing::Gt(60)));
 }
 
-// A linear classifier that sees the first frame tells the first thing, and the last one only by
-// chance: all captions begin with what is seen first.
+// A linear classifier on the first frame predicts the first thing, and the last thing only by
+// chance, because all captions begin with what is seen first.
 TEST(Captions, TellWhatTheFramesShowInTheirOrder) {
   const auto training = videos(Split::train, 0, 2000, 6),
              validation = videos(Split::validation, 0, 500, 6);

@@ -1,4 +1,4 @@
-// Data sets read from files, and what is said when the files are not as they should be.
+// Data sets that are read from files, and the errors for wrong files.
 #include <gmock/gmock.h>
 #include <zlib.h>
 
@@ -122,7 +122,7 @@ TEST(Cifar100, KeepsTheFineLabels) {
                    "set)");
 }
 
-// A folder with a good set of both splits, to be spoilt.
+// A folder with valid files of both splits, which tests then damage.
 class Idx : public testing::Test {
  protected:
   Idx() {
@@ -217,7 +217,8 @@ TEST_F(Idx, CompressedDataMustBeWhole) {
                "whole gzip file");
 }
 
-// 100 bytes whose value is their place.
+// Returns bytes with the values from `from` to `to` - 1. The files of the tests have 100 bytes,
+// each with its position as value.
 std::string counting(int from, int to) {
   std::string text;
   for (int i = from; i < to; ++i) text += static_cast<char>(i);

@@ -36,7 +36,7 @@ Batches singles(int64_t n) {
   return batches;
 }
 
-// Runs a function of the test on every load.
+// A data set that calls a function of the test in every load.
 class Scripted final : public Dataset {
  public:
   explicit Scripted(std::function<void(int64_t)> script) : script_(std::move(script)) {}
@@ -90,7 +90,8 @@ TEST(Loader, LoadsAheadNoFurtherThanAsked) {
   }
 }
 
-// A hand-over that takes for ever is worth no load; one that takes no time is worth any.
+// If waking a worker takes for ever, the caller makes all loads; if it takes no time, workers make
+// them.
 TEST(Loader, LoadsWhatIsQuickerThanAHandOverWithoutWorkers) {
   constexpr int64_t kBatches = 300;
   const auto loads_by_caller = [](std::chrono::nanoseconds hand_over) {
@@ -111,7 +112,7 @@ TEST(Loader, LoadsWhatIsQuickerThanAHandOverWithoutWorkers) {
     return result.load();
   };
   EXPECT_EQ(loads_by_caller({}), 0);
-  // Workers begin none once loads are known to be quick.
+  // Workers start no loads after the loads are known to be quick.
   EXPECT_GT(loads_by_caller(std::chrono::hours(1)), kBatches - 100);
 }
 
@@ -221,7 +222,7 @@ TEST(ImageDataset, AugmentsASampleTheSameInAnyBatch) {
   EXPECT_THROW(dataset.load(std::vector<int64_t>{-1}, {}), CheckError);
 }
 
-// Crop and mirror as LibTorch operators would do them.
+// Crops and mirrors with LibTorch's operators.
 torch::Tensor reference(const torch::Tensor& image, const AugmentationDraw& draw, int64_t padding) {
   auto out = torch::constant_pad_nd(image, {padding, padding, padding, padding}, 0)
                  .slice(1, padding + draw.dy, padding + draw.dy + image.size(1))

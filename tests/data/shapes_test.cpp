@@ -51,7 +51,7 @@ TEST(ShapeMasks, AreWhereTheObjectsAre) {
   const int64_t plane = images.shape.plane();
   ASSERT_EQ(static_cast<int64_t>(images.masks.size()), 100 * plane);
   for (int64_t i = 0; i < 100; ++i) {
-    // The object is brighter than all that is behind it but for strokes and noise.
+    // The object is brighter than its background, except for strokes and noise.
     std::array<double, 2> light{}, pixels{};
     for (int64_t k = 0; k < plane; ++k) {
       const auto mask = images.masks[static_cast<size_t>(i * plane + k)];
@@ -114,7 +114,7 @@ TEST(Shapes, CannotBeSolvedByALinearClassifier) {
   const ImageDataset validation(rendered(Split::validation, 1000), shapes_normalisation());
   EXPECT_LT(linear_accuracy(training, validation), 0.5);
 
-  // The same classifier does learn what is linear: a bright row at a height that tells the class.
+  // The same classifier learns a linear task: a bright row whose height depends on the class.
   const auto marked = [](Images images) {
     for (int64_t i = 0; i < images.size(); ++i) {
       const auto row = i * images.shape.bytes() + images.labels[i] * 3 * images.shape.width;

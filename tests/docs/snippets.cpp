@@ -1,5 +1,5 @@
-// Each snippet of README.md and docs/, in a scope with the names that its text takes for granted.
-// To compile is the test.
+// Each snippet of README.md and docs/, in a scope with the names that the page assumes. The test is
+// that they compile.
 #include <torch/torch.h>
 #include <troika/troika.h>
 

@@ -1,5 +1,6 @@
-// The index of a checkpoint, and what ranks tell rank 0 of their files. The index carries a
-// checksum of itself; inputs get a right one, so that what comes after it is reached too.
+// The index of a checkpoint, and the descriptions of files that ranks send to rank 0. The index
+// contains a checksum of itself; inputs get a correct one, so that the code behind the check is
+// reached, too.
 #include <ATen/ops/arange.h>
 
 #include <nlohmann/json.hpp>

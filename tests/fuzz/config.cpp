@@ -1,4 +1,4 @@
-// Configuration: TOML of a file, then each line as an argument of the command line.
+// Configuration: the input as a TOML file, then each of its lines as a command-line argument.
 #include <fmt/format.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -1,5 +1,5 @@
-// Files of data sets: CIFAR, IDX plain and compressed, and text. The first byte of an input says
-// which.
+// Files of data sets: CIFAR, IDX plain and compressed, and text. The first byte of an input selects
+// the format.
 #include <zlib.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -3,9 +3,9 @@
 //   fuzz_NAME [--runs=N] [--seconds=S] [--seed=N] [FILE...]
 //   fuzz_NAME --write-seeds=FOLDER
 //
-// Ends after N inputs (default 1000) or, with --seconds, after that time; with FILEs gives these
-// inputs alone. A fault ends it with a code other than 0, and the input is left in the current
-// folder as NAME-fault. Limits of a run: 10 s an input, and 256 MiB of memory more than the seeds
+// Ends after N inputs (default 1000) or, with --seconds, after this time. With FILEs, runs only
+// these inputs. A fault ends the program with a code other than 0 and leaves the input in the
+// current folder as NAME-fault. Limits: 10 s per input, and 256 MiB more memory than the seeds
 // needed.
 #include <fmt/format.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-// Feeds parsers the messages that ranks and launches get from others: frames, and the JSON, answers
-// and relayed frames in them, given to the rules of the rendezvous and of elastic rounds.
+// Parses messages that ranks and launches receive: frames, and the JSON, answers and relayed frames
+// in them. The results are given to the rules of the rendezvous and of elastic rounds.
 #include <map>
 #include <string_view>
 
@@ -92,7 +92,7 @@ class Rules {
   int next_agent_ = 1;
 };
 
-// Broken ones must not keep the rest of the input from its readers.
+// Broken answers must not prevent the rest of the input from being read.
 void read_answers(const Frame& frame) {
   try {
     for_each_rank(frame.key, kRanks, [](int) {});

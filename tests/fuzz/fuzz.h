@@ -1,5 +1,5 @@
-// The interface of a fuzz target. Its program is linked with driver.cpp, which mutates inputs from
-// a seed, or with libfuzzer.cpp, whose inputs follow the coverage (scripts/test-fuzz).
+// The interface of a fuzz target. The program is linked with driver.cpp, which mutates inputs by a
+// seed, or with libfuzzer.cpp, where libFuzzer chooses inputs by coverage (scripts/test-fuzz).
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace troika::fuzz {
 
-// Inputs to begin with: valid ones, so that mutations get past the first check.
+// Returns valid inputs to start from, so that mutations get past the first check.
 std::vector<std::string> seeds();
 
-// Gives an input to the code under test. It may refuse the input with troika::Error and nothing
-// else; any other exception, a crash, a hang and memory beyond the driver's bound are faults.
+// Calls the code under test with an input. The code may refuse it with troika::Error only; any
+// other exception, a crash, a hang and memory beyond the driver's limit are faults.
 void run(std::string_view input);
 
 }  // namespace troika::fuzz

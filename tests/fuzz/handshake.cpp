@@ -1,5 +1,5 @@
 // The first bytes of a connection: a client's and a server's handshake message, records, and the
-// text of a secret. An input is given to each.
+// text of a secret. Every input is given to each parser.
 #include "troika/net/handshake.h"
 #include "tests/fuzz/fuzz.h"
 #include "troika/base/error.h"

@@ -1,4 +1,4 @@
-// An input as a file, for code that reads files.
+// Writes an input into a file, for code that reads files.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace troika::fuzz {
 
-// Not synced to the disk, which would take most of a run's time.
+// Does not sync the file to the disk, which would take most of a run's time.
 inline void write_input(const std::filesystem::path& path, std::string_view input) {
   std::ofstream(path, std::ios::binary) << input;
 }

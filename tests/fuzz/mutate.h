@@ -1,4 +1,4 @@
-// Mutations of an input, after those of libFuzzer and AFL.
+// Mutations of an input, like those of libFuzzer and AFL.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace troika::fuzz {
 
-// One to eight changes of `input`: bits, bytes, numbers of 1 to 8 bytes at the edges of their
-// range, decimal numbers, pieces removed, repeated, moved, or taken from `others`. At most `limit`
-// bytes.
+// Returns `input` with one to eight changes: bits, bytes, numbers of 1 to 8 bytes at the ends of
+// their range, decimal numbers, and pieces that are removed, repeated, moved, or copied from
+// `others`. The result has at most `limit` bytes.
 std::string mutated(std::string input, const std::vector<std::string>& others, size_t limit,
                     Random& random);
 

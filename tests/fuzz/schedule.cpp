@@ -1,4 +1,4 @@
-// Texts of schedules: read, written, completed where they have passes alone, and verified.
+// Texts of schedules: read, written, completed if they have only passes, and verified.
 #include "troika/layout/schedules/schedule.h"
 
 #include "tests/fuzz/fuzz.h"

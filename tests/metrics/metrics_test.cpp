@@ -1,5 +1,5 @@
 // Metrics over samples spread unevenly over ranks, against one process and against computations by
-// definition; values by hand are in metric_values_test.cpp.
+// definition. metric_values_test.cpp has values computed by hand.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -38,7 +38,7 @@ Samples binary_samples_with_ties() {
   return {at::round(at::rand({kScoredSamples}) * 20) / 20, target};
 }
 
-// A mean that is large against the spread, as sums of squares would not stand.
+// The mean is large compared with the spread, so sums of squares would lose the result to rounding.
 Samples number_samples() {
   torch::manual_seed(5);
   const auto target = at::randn({kScoredSamples}, at::kDouble) + 1e6;
@@ -90,7 +90,7 @@ at::Tensor number(double value) {
   return at::scalar_tensor(value, at::kDouble);
 }
 
-// Straight-line computations of one process, sample by sample.
+// Direct computations in one process, sample by sample.
 struct Tally {
   std::vector<std::vector<double>> matrix;  // [target][predicted]
   double total = 0, right = 0;

@@ -1,4 +1,4 @@
-// Endpoints for tests: their options, and messages that are under way.
+// Options of endpoints for tests, and handles to messages in flight.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ inline std::string random_text(size_t size, uint64_t seed) {
   return text;
 }
 
-// A receive that was posted.
+// A posted receive.
 class Receipt {
  public:
   Receipt(Endpoint& endpoint, const std::string& peer, Channel channel, size_t room)
@@ -43,7 +43,7 @@ class Receipt {
     EXPECT_TRUE(endpoint_.run_until([this] { return result_.has_value(); }, kSoon));
     return result_.value_or(Result{Outcome::timeout});
   }
-  // The message.
+  // Returns the message.
   std::string text() {
     const Result result = wait();
     EXPECT_EQ(result.outcome, Outcome::done) << result.reason;
@@ -68,7 +68,7 @@ class Receipt {
   Ticket ticket_ = 0;
 };
 
-// Waits until the endpoint was told of the change. Replaces its listener.
+// Waits for a change that the endpoint reports to its listener. Replaces the endpoint's listener.
 class Watch {
  public:
   explicit Watch(Endpoint& endpoint) : endpoint_(endpoint) {

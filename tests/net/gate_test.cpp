@@ -1,4 +1,5 @@
-// Who goes when strangers hold connections, with limits that leave one way out each.
+// The connection that is closed when strangers hold many. Each case has limits that allow only one
+// choice.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -17,7 +18,7 @@
 namespace troika::net {
 namespace {
 
-// No stranger's time is ever over.
+// A time limit for strangers that never ends.
 constexpr Milliseconds kForEver{std::chrono::hours(24)};
 
 const Secret& gate_secret() {
@@ -49,7 +50,7 @@ Descriptor connect_to(int port) {
 
 using Failure = DialFailure::Kind;
 
-// How the handshake over it failed; nothing where it did not.
+// Returns how the handshake over the socket failed; nothing if it succeeded.
 std::optional<Failure> failure_at(const Descriptor& socket, const Secret& secret,
                                   Deadline deadline = soon()) {
   const auto greeting = greet(socket.get(), secret, listener_name("test"), deadline);
@@ -76,8 +77,8 @@ TEST(Gate, TheOldestStrangersGoWhenMoreCome) {
   std::vector<Descriptor> silent;
   for (int i = 0; i < 10; ++i) silent.push_back(connect_to(serving.port()));
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(ends(silent[static_cast<size_t>(i)])) << i;
-  // It comes after all of these, and is a stranger, too, until its proof is read: the seventh may
-  // have gone for it.
+  // This connection comes after all of these and counts as a stranger until its proof is read, so
+  // the seventh may have been closed for it.
   EXPECT_TRUE(is_answered(serving.port()));
   for (int i = 7; i < 10; ++i) EXPECT_TRUE(is_open(silent[static_cast<size_t>(i)])) << i;
 }
@@ -124,7 +125,7 @@ TEST(Gate, NewcomersBeyondTheLimitWaitUntilOthersAreAdmittedOrGo) {
   EXPECT_TRUE(wait_for(third.get(), POLLIN, soon()));
 }
 
-// Nothing is accepted before the owner has room.
+// No connection is accepted before the owner has room.
 TEST(Gate, WhoComesWhileThereIsNoRoomWaits) {
   Serving serving({});
   std::atomic<bool> has_room = false;

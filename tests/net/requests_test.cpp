@@ -67,7 +67,7 @@ TEST(Requests, EndWhenThePeerDoes) {
   EXPECT_EQ(outcomes.back(), Outcome::lost) << "it is not connected";
 }
 
-// Every question has exactly one result, and a right one, whatever the network does.
+// Every request has exactly one result, and a correct one, whatever the network does.
 TEST(Requests, HaveOneResultEachOnABadNetwork) {
   SimulatedNetwork network(11);
   const test::Faults faults{.drop = 0.1, .duplicate = 0.2, .delay = 0.3};

@@ -43,7 +43,7 @@ TEST(Simulation, TimeIsThatOfTheClockAndDeadlinesCostNone) {
                ErrorKind::timeout, "[net] a message from a was not done in time");
 }
 
-// Ranks that pass a sum around a ring: who was where, and when.
+// Ranks pass a sum around a ring. Returns the ranks and times of all steps.
 std::string ring(uint64_t seed, int ranks) {
   SimulatedNetwork network(seed);
   std::vector<Endpoint*> endpoints;

@@ -1,4 +1,4 @@
-// Peers that come, go, stop, and find each other.
+// Peers that connect, leave, stop, and find each other.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ class World {
  public:
   using Rank = std::function<bool(TcpEndpoint&, int rank)>;
 
-  // `rank` runs in each of them; whether all was as it should be.
+  // Calls `run` in each process; it returns whether everything was right.
   World(int size, const Secret& secret, const Rank& run) {
     std::vector<Pipe> to(static_cast<size_t>(size));
     for (auto& pipe : to) pipe = make_pipe();
@@ -103,7 +103,7 @@ TEST_P(Victims, AKilledProcessIsToldToAllWhoWait) {
     Receipt receipt(endpoint, name, 2, 10);
     const bool receive_failed = receipt.wait().outcome == Outcome::lost;
     const bool was_told = watch.wait(name, false);
-    // The others live: nobody leaves before all have seen it.
+    // The other ranks continue: no rank leaves before all have seen the loss.
     for (int peer = 0; peer < kSize; ++peer) {
       if (peer != rank && peer != victim) {
         send_by(endpoint, std::to_string(peer), 3, "seen", soon());
@@ -224,7 +224,7 @@ TEST_F(TcpPeers, PartFromOneThatDoesNotReadAfterATime) {
   EXPECT_EQ(watch.reason("b"), "it did not end its side");
 }
 
-// A key is for those who listen under it; others prove another one there.
+// try_connect() can prove another secret than the endpoint's own.
 TEST_F(TcpPeers, ProveAnotherSecretWhereTheyAreToldTo) {
   const Secret theirs = Secret::random();
   TcpEndpoint b(options_for("b", theirs)), a(options("a"));

@@ -1,4 +1,4 @@
-// Who connects without the secret, and who breaks the rules with it.
+// Peers that connect without the secret, and peers with it that break the rules.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -76,7 +76,7 @@ TEST_F(Strangers, WhoReplayARecordedHandshakeGetNothing) {
     ASSERT_TRUE(wait_for(recorded.get(), POLLIN, soon()));
     receive(recorded.get(), answer, reason);
     EXPECT_EQ(answer.size(), kHandshakeSize);
-    // Without the session's keys what follows is no record.
+    // Without the keys of the session, the following bytes are not a record.
     EXPECT_EQ(answer_on(recorded, random_text(200, 1)), "");
   }
   EXPECT_EQ(answer_to(first), "");
@@ -94,7 +94,7 @@ TEST_F(Strangers, WhoStaySilentHoldFewDescriptors) {
   }
   expect_service();
   const auto after = test::process_usage();
-  // Both ends are in this process: ours, and what the endpoint keeps.
+  // Both ends are in this process: those of the test, and those of the endpoint.
   EXPECT_LE(after.descriptors - before.descriptors, 200 + 8 + 4);
   EXPECT_LE(after.resident_bytes - before.resident_bytes, int64_t{16} << 20);
   std::string bytes, reason;
@@ -161,7 +161,7 @@ TEST_P(Members, WhoBreakTheRulesAreCutOff) {
     FrameCipher cipher(dialed.keys.send);
     std::string bytes;
     for (const FrameHead& breach : breaches[i]) bytes += head(cipher, breach);
-    // A flood is first told to hold.
+    // A sender that floods is first asked to pause.
     const size_t most =
         breaches[i].size() <= 2 ? 0 : head(cipher, {.kind = FrameKind::hold}).size();
     EXPECT_LE(answer_on(dialed.socket, bytes).size(), most) << i;

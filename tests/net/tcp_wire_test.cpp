@@ -13,8 +13,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Passes on what comes to a port of its own to another one, and back, and keeps all of it. For one
-// connection.
+// Forwards one connection from its own port to another port, in both directions, and keeps all
+// bytes.
 class Wire {
  public:
   explicit Wire(int to)
@@ -22,7 +22,7 @@ class Wire {
   ~Wire() { thread_.join(); }
 
   Address address() const { return {"127.0.0.1", port_of(listener_)}; }
-  // Once both ends have ended the connection.
+  // Returns all bytes, when both ends have closed the connection.
   std::string bytes() {
     thread_.join();
     thread_ = std::thread([] {});

@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kBatch = 2, kHeads = 3, kSize = 4;
 
-// The definition, in float64: each position's softmax over itself and those before it.
+// Computes attention by its definition, in float64: for each position, a softmax over itself and
+// earlier positions.
 at::Tensor attention_by_definition(const at::Tensor& qkv) {
   const int64_t length = qkv.size(1);
   const auto parts = qkv.to(at::kDouble)
@@ -84,7 +85,7 @@ TEST(CausalSelfAttention, DropsWeightsOfTheSoftmax) {
     torch::manual_seed(5);
     const at::Tensor qkv = at::zeros({kBatch, 4, 3 * kHeads * kSize});
     qkv.slice(2, 2 * kHeads * kSize).fill_(1);
-    // The first position sees itself alone: its weight of 1 is dropped, or doubled.
+    // The first position attends only to itself; its weight of 1 is dropped or doubled.
     const at::Tensor first = causal_self_attention(qkv, kHeads, 0.5, candidate).select(1, 0);
     EXPECT_TRUE((first.eq(0) | first.eq(2)).all().item<bool>()) << attention_name(candidate);
   }
@@ -131,7 +132,7 @@ TEST(Attention, IsTimedWithoutATrace) {
   EXPECT_TRUE(at::rand({3}).equal(expected));
 }
 
-// All bfloat16 numbers of the range, and as many between them.
+// All bfloat16 numbers of the range, and the same number of values between them.
 TEST(GeluTanh, EqualsItsDefinitionForwardAndBackward) {
   const at::Tensor all = at::arange(-12.0, 12.0, 1.0 / 512, at::kDouble);
   for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {

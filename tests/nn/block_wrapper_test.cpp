@@ -37,7 +37,7 @@ class Logged : public BlockWrapper {
   Calls& calls_;
 };
 
-// Blocks x + 1 and 2 x, which write down that they run.
+// Blocks x + 1 and 2 x, which record that they run.
 struct Wrapped {
   Wrapped() {
     model->add_block({"add", {}, {}, [this](const at::Tensor& x) {
@@ -127,7 +127,7 @@ TEST(BlockWrapper, RunsAsManyBlocksAsAreAskedFor) {
   EXPECT_THAT(net.calls, ElementsAre("offload 1-2", "gather 1-2", "double"));
   EXPECT_THROW(net.model->forward(1, 3, {x}), CheckError);
   EXPECT_ERROR(net.model->forward(1, 2, {x, x}), ErrorKind::usage,
-               "[nn] whoever calls the model gives other tensors to blocks than are taken; got 2, "
+               "[nn] the caller of the model gives other tensors to blocks than are taken; got 2, "
                "expected x, all of them defined");
 }
 
@@ -212,7 +212,7 @@ TEST(BlockWrapper, OffloadTakesTheInputsOfRecomputedBlocksAlone) {
   EXPECT_EQ(bytes(), 2);
 }
 
-// Only the graph has the wrappers and the model's blocks then.
+// After this, only the graph keeps the wrappers and the model's blocks alive.
 TEST(BlockWrapper, AGraphOutlivesGuardsAndModel) {
   const auto x = torch::tensor(3.0).requires_grad_();
   at::Tensor y;

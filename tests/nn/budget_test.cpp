@@ -1,5 +1,4 @@
-// Budgeted recomputation as it is carried out, by the memory that is counted and the blocks that
-// are run.
+// Recomputation within a budget: the memory that it uses and the blocks that it runs.
 #include "troika/nn/recompute/block_costs.h"
 
 #include <gmock/gmock.h>
@@ -12,12 +11,12 @@
 namespace troika::nn {
 namespace {
 
-// So large that the random state which each checkpoint keeps, of 5 kB, does not matter.
+// Large enough that the 5 kB of random state that each checkpoint keeps do not matter.
 constexpr int64_t kElements = 1 << 16;
 constexpr int64_t kTensor = kElements * static_cast<int64_t>(sizeof(float));
 
-// A block: the tensors it saves, its output included, and its time in units that no clock can
-// change.
+// A block: the tensors that it saves, including its output, and its time, in units that do not
+// depend on a clock.
 struct Shape {
   int saves;
   double forward;
@@ -70,7 +69,7 @@ class Chain {
 
 TEST(BudgetedRecomputation, NeverExceedsItsBudget) {
   Chain chain(std::vector<Shape>(64, {.saves = 2, .forward = 1}));
-  // Operators at work have one gradient more.
+  // A running operator has one more gradient.
   constexpr int64_t kWork = 2 * kTensor;
   for (const int64_t tensors : {12, 24, 48, 96}) {
     const int64_t budget = tensors * kTensor;
@@ -88,7 +87,7 @@ TEST(BudgetedRecomputation, BeatsTheSquareRootInItsMemory) {
   const auto by_budget = chain.take(by_root.peak - kTensor);
   EXPECT_LE(by_budget.peak, by_root.peak);
   EXPECT_LT(by_budget.forward, 0.95 * by_root.forward);
-  // For equal blocks, no plan is faster than the one of the square root.
+  // For equal blocks, no plan is faster than `sqrt`.
   Chain equal(std::vector<Shape>(64, {.saves = 2, .forward = 1}));
   const auto root_of_equal = equal.take("sqrt");
   EXPECT_LE(equal.take(root_of_equal.peak).forward, root_of_equal.forward);

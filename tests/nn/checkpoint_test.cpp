@@ -128,7 +128,7 @@ TEST(Checkpoint, TheReentrantWayHasTheSameBits) {
   expect_equal(expected, run(*model, forward, input, "bf16-mixed"), "reentrant");
 }
 
-// exp() three times over, saving each result.
+// Computes exp() three times and saves each result.
 struct Counted {
   int calls = 0;
   int finished = 0;
@@ -196,8 +196,8 @@ TEST(Checkpoint, AFunctionThatDoesSomethingElseIsToldSo) {
       "changes)");
 }
 
-// The gradient of x * product(w) is the product, here of a matrix that changes before it is needed,
-// so it tells whether the product was kept or made again.
+// The gradient of x * product(w) is the product. The matrix w changes before the backward pass, so
+// the gradient shows whether the product was kept or recomputed.
 void expect_kept(const std::function<at::Tensor(const at::Tensor& w)>& product, bool kept) {
   const auto w = at::eye(3);
   const auto x = at::ones({3, 3}).requires_grad_();

@@ -28,7 +28,7 @@ class ComputeThreads : public testing::Test {
  protected:
   ~ComputeThreads() override { at::set_num_threads(before_); }
 
-  // The ranges that a loop is cut into, and the number of threads that took them.
+  // Returns the ranges of a loop, and the number of threads that ran them.
   std::vector<Range> cut(int64_t begin, int64_t end, int64_t grain) {
     std::mutex mutex;
     std::vector<Range> ranges;
@@ -111,7 +111,7 @@ TEST_F(ComputeThreads, ChangeNoBitOfElementWiseKernels) {
   EXPECT_TRUE(results(3).second.equal(results(1).second));
 }
 
-// LibTorch's products, which these have, may round otherwise.
+// LibTorch's matrix products, which these kernels include, may round differently.
 TEST_F(ComputeThreads, ChangeNoResultOfKernelsOfRows) {
   const auto results = [](int threads) {
     at::set_num_threads(threads);

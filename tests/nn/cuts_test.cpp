@@ -1,5 +1,5 @@
-// Models that are cut in two: the tensors of Wiring::out_of() and of Model::input_names() are all
-// that the second part needs, in both directions.
+// Models that are cut into two parts: the tensors of Wiring::out_of() and Model::input_names() are
+// all that the second part needs, in the forward and the backward pass.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -12,7 +12,7 @@
 namespace troika::nn {
 namespace {
 
-// As LibTorch's own operators make it.
+// Computes the layer with LibTorch's own operators.
 at::Tensor layer_of_operators(const at::Tensor& input, const at::Tensor& weight,
                               const at::Tensor& bias) {
   auto sizes = input.sizes().vec();
@@ -39,7 +39,7 @@ Pass pass(const Layer& layer, at::ScalarType type, bool casts, bool trains_weigh
     const compat::AutocastGuard autocast(at::kCPU, {casts, at::kBFloat16});
     output = layer(input, weight, bias);
   }
-  // Transposed, as attention gives it.
+  // Transposed, as attention returns it.
   const at::Tensor gradient = torch::randn({5, 3, 6}).to(output.scalar_type()).transpose(0, 1);
   output.backward(gradient);
   return {output.detach(), input.grad(), weight.grad(), bias.grad()};
@@ -68,7 +68,7 @@ TEST(Dense, HasTheBitsOfLibTorchsOperatorsUnderAutocast) {
   }
 }
 
-// The gradient lies as the weight does, so that nobody has to reorder it.
+// The gradient has the memory layout of the weight, so that it need not be reordered.
 TEST(Dense, HasTheBitsOfLibTorchsOperatorsWithWeightsOutIn) {
   for (const bool casts : {false, true}) {
     const auto ours = pass(dense, at::kFloat, casts, /*trains_weight=*/true, WeightLayout::out_in);

@@ -1,4 +1,4 @@
-// Dropout by keys: masks that follow from samples and blocks alone.
+// Dropout by keys: masks depend only on samples and blocks.
 #include "troika/nn/dropout.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ at::Tensor dropped(const at::Tensor& input, std::vector<int64_t> samples, double
   return dropout(input, p);
 }
 
-// Where elements are kept.
+// Returns the positions of the kept elements.
 at::Tensor mask(at::IntArrayRef sizes, std::vector<int64_t> samples, uint64_t seed = 1) {
   return dropped(at::ones(sizes), std::move(samples), 0.5, seed) > 0;
 }
@@ -29,7 +29,7 @@ TEST(KeyedDropout, ASamplesMaskIsTheSameInEveryBatch) {
   const auto whole = mask({4, 5, 7}, {3, 1, 4, 8});
   EXPECT_TRUE(mask({2, 5, 7}, {4, 1}).equal(at::stack({whole[2], whole[1]})));
   EXPECT_TRUE(mask({1, 5, 7}, {8})[0].equal(whole[3]));
-  // Several rows of a sample, as of the heads of attention.
+  // Several rows of a sample, as with the heads of attention.
   EXPECT_TRUE(mask({8, 5, 7}, {3, 1, 4, 8}).slice(0, 6).equal(mask({2, 5, 7}, {8})));
 }
 
@@ -51,7 +51,7 @@ TEST(KeyedDropout, SeedsDrawsAndBlocksHaveMasksOfTheirOwn) {
       const auto same = masks[i].eq(masks[j]).sum().item<double>();
       EXPECT_NEAR(same, kCount / 2.0, 5 * std::sqrt(kCount / 4.0)) << i << ", " << j;
     }
-    // So do a mask and itself, moved by a place.
+    // The same holds for a mask and the mask shifted by one place.
     const auto moved = masks[i].slice(1, 1).eq(masks[i].slice(1, 0, -1)).sum().item<double>();
     EXPECT_NEAR(moved, kCount / 2.0, 5 * std::sqrt(kCount / 4.0)) << i;
   }
@@ -119,7 +119,7 @@ TEST(KeyedDropout, RefusesRowsThatAreNotOfSamples) {
                "the batch's, or use at::dropout())");
 }
 
-// A cut of a batch, of a model, and recomputation leave masks as they are.
+// Masks do not change if the batch or the model is cut, or if blocks are recomputed.
 TEST(KeyedDropout, AModelsMasksDoNotDependOnWhereItIsCut) {
   for (const std::string name : {"mlp", "gpt"}) {
     const auto model = make_model({.name = name,
@@ -142,7 +142,7 @@ TEST(KeyedDropout, AModelsMasksDoNotDependOnWhereItIsCut) {
     };
     const auto whole = forward(0, 4);
     EXPECT_TRUE(at::cat({forward(0, 1), forward(1, 4)}).allclose(whole, 1e-12, 1e-12)) << name;
-    // The second half by itself, as another stage would run it.
+    // Runs the second half alone, as another stage would.
     const auto run = [&](at::Tensor x, size_t begin, size_t end) {
       const KeyedDraws draws({1, {10, 11, 12, 13}});
       return model->forward(begin, end, {std::move(x)}).front();

@@ -1,4 +1,4 @@
-// Models without memory: they take what models with memory do, and leave nothing behind.
+// Tensors without memory: they count as many bytes as tensors with memory, and use none.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -53,7 +53,7 @@ TEST(Gpt, HasTheNamesAndShapesOfHuggingFace) {
 TEST(Gpt, DeclaresItsTiedOutput) {
   const auto model = make_model(small_gpt());
   EXPECT_THAT(model->blocks().back().borrows, testing::ElementsAre("transformer.wte.weight"));
-  // The output really is the embedding: logits follow a change of it.
+  // The output matrix is the embedding: a change of the embedding changes the logits.
   torch::NoGradGuard no_grad;
   const at::Tensor features = torch::randn({1, 3, 12});
   model->named_parameters()["transformer.wte.weight"].zero_();

@@ -16,7 +16,7 @@ NormPass norm_pass(at::ScalarType type) {
   torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({48}).eps(1e-3));
   torch::nn::init::normal_(norm->weight, 1, 0.3);
   torch::nn::init::normal_(norm->bias, 0, 0.3);
-  // Numbers that bfloat16 has, so that types differ in what is computed alone.
+  // Numbers that bfloat16 represents exactly, so that only the computation differs between types.
   const auto some = [](const at::Tensor& tensor) { return tensor.to(at::kBFloat16); };
   norm->to(at::kBFloat16);
   norm->to(type);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kIgnored = -100;
 
-// Rows of several parts, the last of which is shorter.
+// Rows for several parts, the last of which is shorter.
 struct TokenRows {
   int64_t classes = 17'000;
   int64_t rows = 600;
@@ -60,7 +60,7 @@ double difference(const at::Tensor& one, const at::Tensor& other) {
   return (one.to(at::kDouble) - other.to(at::kDouble)).abs().max().item<double>();
 }
 
-// The norm of the difference over that of the exact tensor.
+// Returns the norm of the difference divided by the norm of the exact tensor.
 double relative(const at::Tensor& one, const at::Tensor& other) {
   const at::Tensor exact = other.to(at::kDouble);
   return ((one.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
@@ -108,7 +108,7 @@ TEST(LinearCrossEntropy, UnderAutocastProductsAreShortAndGradientsAreTheParamete
   EXPECT_LT(relative(parts.loss, whole.loss), 1e-4);
   EXPECT_LT(relative(parts.hidden, whole.hidden), 1e-2);
   EXPECT_LT(relative(parts.weight, whole.weight), 1e-2);
-  // float32 would be far nearer to float64.
+  // float32 would be much closer to float64.
   const TokenRows exact;
   EXPECT_GT(relative(parts.hidden, gradients_of(exact, whole_loss(exact)).hidden), 1e-3);
 }
@@ -201,7 +201,7 @@ TEST(LinearCrossEntropy, AGraphIsGoneThroughOnce) {
   EXPECT_THROW(torch::autograd::grad({loss}, {one.weight}), c10::Error);
 }
 
-// A GPT of which the output matrix is the embedding, too.
+// A GPT whose output matrix is the embedding.
 class GptLoss : public testing::Test {
  protected:
   static std::shared_ptr<Model> make() {
@@ -244,7 +244,7 @@ TEST_F(GptLoss, HasTheGradientsOfLogitsAlsoWhereBlocksAreRecomputed) {
     const auto recomputed = recompute(*model_, recompute_plan(policy, model_->blocks().size()));
     compare(gradients(direct, /*asks=*/true));
   }
-  // The last three blocks at once, the output layer in the recomputation.
+  // The last three blocks together, so that the output layer is part of the recomputation.
   const auto together = recompute(*model_, {{.begin = 1, .end = 4}});
   compare(gradients(direct, /*asks=*/true));
 }

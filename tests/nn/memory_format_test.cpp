@@ -42,7 +42,7 @@ TEST(MemoryFormat, WeightsOfConvolutionsAreLaidOutInPlace) {
   }
 }
 
-// As it is through the whole network: what is made along the way keeps the input's order.
+// Through the whole network: intermediate tensors keep the memory format of the input.
 TEST(MemoryFormat, ModelsKeepIt) {
   for (const char* name : {"resnet18", "resnet20", "resnet50_cifar", "vgg11_bn_cifar"}) {
     const ModelOptions options{.name = name, .image_size = 64};

@@ -11,7 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Two linear layers, the second block without owner until a test gives it one.
+// Two linear layers. The second has no block until a test adds one.
 struct TwoLayers {
   std::shared_ptr<Model> model = std::make_shared<Model>();
   std::shared_ptr<torch::nn::LinearImpl> a = model->place("net.a", torch::nn::Linear(3, 4));
@@ -102,7 +102,7 @@ TEST(Model, RefusesTwoBlocksOfOneName) {
   EXPECT_ERROR(net.model->verify(), ErrorKind::usage, "[nn] two blocks are named block");
 }
 
-// A module whose one parameter is a tensor made elsewhere.
+// A module whose only parameter is a given tensor.
 struct Tied : torch::nn::Module {
   explicit Tied(at::Tensor weight) { register_parameter("weight", std::move(weight)); }
 };
@@ -219,10 +219,10 @@ TEST(NamedTensors, AreLetGoOfOnceNoBlockNeedsThem) {
 TEST(NamedTensors, AreAsManyAsABlockSays) {
   const auto model = make_skipping();
   EXPECT_ERROR(model->forward({at::ones({1})}), ErrorKind::usage,
-               "[nn] whoever calls the model gives other tensors to blocks than are taken; got 1, "
+               "[nn] the caller of the model gives other tensors to blocks than are taken; got 1, "
                "expected a, b, all of them defined");
   EXPECT_ERROR(model->forward(at::ones({1})), ErrorKind::usage,
-               "[nn] whoever calls the model gives other tensors to blocks than are taken; got 1, "
+               "[nn] the caller of the model gives other tensors to blocks than are taken; got 1, "
                "expected a, b, all of them defined");
   model->add_block({"less", {}, {}, [](const Tensors& in) { return in[0]; }, {"x"}, {"y", "z"}});
   EXPECT_ERROR(model->forward({at::ones({1}), at::ones({1})}), ErrorKind::usage,

@@ -27,7 +27,7 @@ std::vector<at::Tensor> gradients(Model& model, const at::Tensor& input,
 
 class OffloadedModel : public testing::TestWithParam<std::string> {};
 
-// Alone and under recomputation, whose inputs are offloaded; twice, so that files are used again.
+// Alone, and with recomputation, whose inputs are offloaded. Runs twice, so that files are reused.
 TEST_P(OffloadedModel, HasTheSameGradients) {
   const TemporaryFolder folder;
   const ModelOptions options{.name = GetParam(),

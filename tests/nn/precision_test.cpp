@@ -100,7 +100,7 @@ TEST(Autocast, PutsBackWhatWasBefore) {
   EXPECT_EQ(autocast_state(at::kCPU), before);
 }
 
-// Weights are cast once for all that the outermost guard spans, and anew for the next.
+// Weights are cast once within the outermost guard, and again within the next one.
 TEST(Autocast, DropsCastWeightsWithTheOutermostGuard) {
   torch::nn::Conv2d conv(torch::nn::Conv2dOptions(1, 1, 1).bias(false));
   const auto precision = parse_precision("bf16-mixed");

@@ -1,4 +1,4 @@
-// Plans of recomputation as they are carried out, and costs of blocks.
+// The execution of recomputation plans, and the costs of blocks.
 #include "troika/nn/recompute/recompute.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ struct Alive {
 };
 Alive alive;
 
-// tanh, whose backward pass needs its output alone, into memory that is counted.
+// tanh with counted memory. Its backward pass needs only its output.
 struct CountedTanh : torch::autograd::Function<CountedTanh> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input) {
     auto* memory = new std::array<float, 4>;

@@ -93,7 +93,7 @@ TEST(S2vt, EqualsTorchModules) {
   const auto zeros = [](int64_t count, int64_t width) {
     return torch::zeros({3, count, width}, torch::kFloat64);
   };
-  // While the frames come, there are no words; while words come, no frames.
+  // During the frames there are no words, and during the words no frames.
   const at::Tensor seen =
       std::get<0>(first(torch::cat({frames(inputs[0]), zeros(length, options.width)}, 1)));
   const at::Tensor said = torch::cat({zeros(steps, options.width), words(inputs[1])}, 1);

@@ -1,5 +1,5 @@
-// Names against torchvision's, and blocks against its formulas, written down here a second time
-// over the bare operators.
+// Names against torchvision's, and blocks against its formulas, which are written here again with
+// plain operators.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -128,10 +128,10 @@ TEST(Names, CifarResnetHasThreeLayersOfBlocks) {
                                           "layer3.2", "head"));
 }
 
-// The tensors of a model by name, and torchvision's layers on them, in evaluation mode.
+// The tensors of a model by name, and torchvision's layers with these tensors, in evaluation mode.
 class Weights {
  public:
-  // Batch norms get statistics and factors that make a forgotten one show.
+  // Batch norms get statistics and factors with which a missing one changes the result.
   explicit Weights(Model& model) {
     model.eval();
     for (const state::Entry& entry : named_state(model)) {
@@ -220,8 +220,8 @@ TEST(Formula, VggIsASequenceOfLayers) {
   expect_close(model->forward(images), x);
 }
 
-// The layers of torchvision's Sequentials, by torch modules, whose image is larger than the
-// smallest.
+// The layers of torchvision's Sequentials, as torch modules, on an image larger than the smallest
+// one.
 TEST(Formula, AlexnetIsASequenceOfLayers) {
   torch::manual_seed(4);
   torch::NoGradGuard no_grad;

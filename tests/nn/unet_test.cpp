@@ -30,7 +30,7 @@ TEST(Unet, CountsAsTorchgpipes) {
   }
 }
 
-// The whole network by torch modules, level by level, with the weights of a model.
+// The whole network as torch modules, level by level, with the weights of a model.
 class Reference {
  public:
   Reference(const Model& model, const ModelOptions& options) : options_(options) {
@@ -89,7 +89,7 @@ TEST(Unet, EqualsTorchModules) {
     const auto model = make_model(options);
     model->to(torch::kFloat64);
     Reference reference(*model, options);
-    // Rows and columns that a pooling leaves some of, so that features are padded.
+    // Numbers of rows and columns that pooling does not divide evenly, so that features are padded.
     const at::Tensor images = torch::randn({2, 2, 19, 22}, torch::kFloat64);
     const at::Tensor expected = reference.forward(images), found = model->forward(images);
     ASSERT_EQ(found.sizes(), (std::vector<int64_t>{2, 19, 22, 3}));
@@ -110,7 +110,7 @@ TEST(Unet, DropsWholeChannels) {
   torch::NoGradGuard no_grad;
   const at::Tensor features =
       model->blocks().front().forward(torch::randn({4, 3, 16, 16})).flatten(2);
-  // The norm makes zeros of a dropped channel, and nothing but noise of any other.
+  // The norm turns a dropped channel into zeros, and no other channel.
   const at::Tensor dropped = features.eq(0).all(2);
   EXPECT_TRUE(features.eq(0).any(2).eq(dropped).all().item<bool>());
   EXPECT_NEAR(dropped.to(torch::kFloat64).mean().item<double>(), 0.5, 0.15);

@@ -50,7 +50,7 @@ TEST(WeightLayouts, AreOfTheLinearLayersOfGptsAlone) {
   for (const auto& tensor : linear->parameters()) EXPECT_TRUE(tensor.is_contiguous());
 }
 
-// Up to rounding, in a mixed precision as well, whose copies follow the layout.
+// The results agree up to rounding, also in a mixed precision, whose copies have the same layout.
 TEST(WeightLayouts, ChangeNoResult) {
   for (const char* precision : {"64", "bf16-mixed"}) {
     torch::manual_seed(1);
@@ -111,7 +111,7 @@ TEST(Turns, AreTakenInRoundsOfWhichTheFirstDoesNotCount) {
     order.push_back(candidate);
     return static_cast<double>(order.size());
   };
-  // No time for a second round that counts.
+  // There is no time for a second measured round.
   EXPECT_THAT(take_turns(2, 0, time), ElementsAre(ElementsAre(3), ElementsAre(4)));
   EXPECT_THAT(order, ElementsAre(0, 1, 0, 1));
   EXPECT_THAT(take_turns(3, 1e9, time), Each(SizeIs(5)));

@@ -68,7 +68,7 @@ TEST(MetricLog, OtherReductions) {
   }
 }
 
-// A log that resumes in the middle of a row has the values from before in the same row.
+// After a resume in the middle of a row, earlier values are in the same row.
 TEST(MetricLog, GoesOnFromItsState) {
   const auto first = [](MetricLog& log) {
     log.log("loss", 1.0 / 3, {.on_epoch = true, .sync_dist = true, .batch_size = 3});
@@ -163,7 +163,7 @@ TEST(MetricLog, RanksThatLogDifferentNamesSaySo) {
         "[observe] ranks 0 and 1 log different names with sync_dist; got `accuracy` on rank "
         "0 alone and `acuracy` on rank 1 alone, expected the same names on every rank that "
         "logs (log on all ranks, or without sync_dist)");
-    // A rank that logs, but not this.
+    // A rank that logs other values, but not this one.
     log.log("loss", 1, {.sync_dist = true});
     EXPECT_EQ(log.end_interval().values.size(), 1u) << "the group goes on";
     if (group.rank() == 2) {

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Cells a terminal gives a text of ASCII and box-drawing characters.
+// Returns the number of terminal cells of a text of ASCII and box-drawing characters.
 size_t cells(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
@@ -98,7 +98,7 @@ TEST(ProgressText, SaysOnlyWhatIsKnown) {
   EXPECT_EQ(clock_text(1e300), "277777:46:40");
 }
 
-// A bar whose clock and terminal are the test's.
+// A progress bar with a clock and a terminal of the test.
 struct Screen {
   Clock::time_point now{};
   std::string text;

@@ -1,4 +1,4 @@
-// The axes of a report's charts, and which curves they share.
+// The axes of a report's charts, and the curves that share a chart.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -82,7 +82,7 @@ TEST(Curves, OfOneChartAreToldApartByColour) {
           "test/epoch_x"));
 }
 
-// The legend of a chart: names by their places among the colours.
+// Returns the legend of a chart: the names in the order of colours.
 std::string legend_of(const std::vector<std::string>& names) {
   std::vector<Series> metrics;
   for (const auto& name : names) metrics.push_back({name, {{1, 1}, {2, 3}}});

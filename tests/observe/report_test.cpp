@@ -38,8 +38,8 @@ RunSummary three_ranks() {
           .peak_resident_bytes = {1 << 20, 1 << 20, 1 << 20}};
 }
 
-// A step of 100 µs: on rank 0 backward from 40 to 80, one bucket beside it, one half beside it; on
-// rank 1 a bucket that interrupts it.
+// A step of 100 µs. On rank 0, the backward pass is from 40 to 80; one bucket overlaps it, and
+// another one overlaps it by half. On rank 1, a bucket interrupts it.
 const char* const kTrace = R"({"otherData": {"clock_error_microseconds": [0, 2.5]}, "traceEvents": [
 {"ph":"X","name":"step","pid":0,"tid":1,"ts":0,"dur":900,"args":{"step":0}},
 {"ph":"X","name":"backward","pid":0,"tid":1,"ts":0,"dur":800,"args":{"step":0}},
@@ -56,7 +56,7 @@ const char* const kTrace = R"({"otherData": {"clock_error_microseconds": [0, 2.5
 {"ph":"M","name":"thread_name","pid":0,"tid":1,"args":{"name":"compute"}},
 {"ph":"M","name":"thread_name","pid":0,"tid":2,"args":{"name":"communication"}}]})";
 
-// The options of a program that has two.
+// Returns the changed options of a program with two options.
 std::vector<config::Table::Setting> changed_options(const std::string& toml) {
   std::string name = "run";
   int64_t epochs = 0;
@@ -74,7 +74,7 @@ class Report : public testing::Test {
     write_file_atomically(folder_ / "metrics.csv",
                           "step,train/loss,validation/accuracy\n1,2.5,\n2,nan,\n3,1.5,0.875\n4,1");
   }
-  // Without the names that cells of wide tables have for narrow windows.
+  // Returns the page without the names that cells of wide tables have for narrow windows.
   std::string page() {
     static const std::regex name(R"re( data-name="[^"]*")re");
     return std::regex_replace(read_file(write_report(folder_.path(), changed_options)), name, "");
@@ -141,7 +141,7 @@ TEST_F(Report, ReadsATrace) {
   EXPECT_EQ(typical_step(trace), 1);
 }
 
-// Every element that is opened is closed, in order.
+// Expects that every opened element is closed, in order.
 void expect_balanced(const std::string& html) {
   static const std::regex tag(R"(<(/?)([a-z0-9]+)((?:[^">]|"[^"]*")*)>)");
   std::vector<std::string> open;
@@ -330,7 +330,7 @@ TEST_F(Report, RefusesWhatIsNoRun) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "report.html"));
 }
 
-// The words of what making the page throws.
+// Returns the message of the error thrown by making the page.
 std::string failure(const std::filesystem::path& folder) {
   try {
     write_report(folder, changed_options);

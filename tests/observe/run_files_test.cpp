@@ -84,8 +84,8 @@ TEST(CsvLogger, KilledRunKeepsItsRows) {
   EXPECT_EQ(read_file(path), "step,a,b\n1,1,\n2,,2\n3,3,\n");
 }
 
-// A file that is open while it is replaced stays the old one: rows that get more values do not
-// replace it, which would take time in proportion to all rows before.
+// If a file is replaced, a reader that has it open keeps the old one. Rows that get more values do
+// not replace the file, because this would take time proportional to all earlier rows.
 TEST(CsvLogger, RowsThatGetMoreValuesAreWrittenInPlace) {
   const TemporaryFolder folder;
   const auto path = folder / "m.csv";
@@ -103,7 +103,7 @@ TEST(CsvLogger, RowsThatGetMoreValuesAreWrittenInPlace) {
   EXPECT_EQ(read_file(folder / "seen"), expected);
 }
 
-// The run dies in the write of a row, of which a part is in the file.
+// The run is killed while it writes a row; a part of the row is in the file.
 TEST(CsvLogger, ARowThatIsCutWhileItGetsMoreValuesIsCompleted) {
   const TemporaryFolder folder;
   const auto path = folder / "m.csv";
@@ -126,7 +126,7 @@ TEST(CsvLogger, ARowThatIsCutWhileItGetsMoreValuesIsCompleted) {
   EXPECT_EQ(read_file(path), before + "2,1,0.12");
   CsvLogger logger(path, LogPosition{.step = 2, .rows = 1});
   EXPECT_EQ(read_file(path), before + "2,1,0.123456789\n");
-  // From before that row: what would complete it has no use any more.
+  // Resumes before that row, so the data that would complete it are not needed.
   CsvLogger earlier(path, LogPosition{.step = 1, .rows = 1});
   earlier.log(3, {{"a", 7}});
   earlier.log(3, {{"b", 8}});
@@ -157,7 +157,7 @@ TEST(CsvLogger, RefusesNamesThatCannotHeadAColumn) {
   EXPECT_EQ(read_file(path), "step\n");
 }
 
-// A reader of its own: the records of a TFRecord file, checksums computed bit by bit.
+// An independent reader: the records of a TFRecord file, with checksums computed bit by bit.
 uint32_t slow_masked_crc(const std::string& bytes) {
   uint32_t crc = 0xffffffff;
   for (const unsigned char byte : bytes) {
@@ -187,8 +187,8 @@ std::vector<std::string> records_of(const std::string& file) {
   return records;
 }
 
-// The fields of a protobuf message by number: raw bytes of fixed and length-delimited ones, the
-// decimal text of varints.
+// Returns the fields of a protobuf message by number: raw bytes of fixed and length-delimited
+// fields, and decimal texts of varints.
 std::multimap<uint64_t, std::string> fields_of(const std::string& message) {
   std::multimap<uint64_t, std::string> fields;
   size_t at = 0;

@@ -106,7 +106,7 @@ TEST(Median, IsExact) {
   EXPECT_THROW(median.add(NAN), CheckError);
 }
 
-// The numbers lie evenly on a logarithmic scale from 1e-3 to 1e3, in no order.
+// The numbers are evenly spaced on a logarithmic scale from 1e-3 to 1e3, in random order.
 TEST(Median, OfManyIsWithinHalfAPercent) {
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> exponents(-3, 3);

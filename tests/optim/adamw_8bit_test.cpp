@@ -13,7 +13,8 @@
 namespace troika::optim {
 namespace {
 
-// Loss of a quadratic with curvatures from 0.01 to 1 and noise on the gradients, after 300 steps.
+// Returns the loss after 300 steps of a quadratic function with curvatures from 0.01 to 1 and noisy
+// gradients.
 double final_loss(const std::string& name) {
   torch::manual_seed(3);
   const int64_t count = 3 * 2048 + 100;
@@ -35,7 +36,7 @@ TEST(AdamW8Bit, ComesToTheLossOfAdamW) {
   EXPECT_NE(coded, whole);
 }
 
-// Gradients whose sizes span four decades within every block, at a step.
+// Returns the gradients of a step. Their sizes span four decades within every block.
 using Gradients = std::function<at::Tensor(int step)>;
 constexpr int64_t kSizes = 4096;
 
@@ -50,7 +51,8 @@ Gradients one_outlier_in(int64_t block, bool is_random) {
   return [=](int) { return is_random ? size * at::randn({kSizes}) : size; };
 }
 
-// Sizes go up and down within four decades, so that every element is the block's largest at times.
+// Sizes go up and down within four decades, so that every element is sometimes the largest of its
+// block.
 Gradients moving_sizes() {
   auto size = four_decades();
   return [=](int step) mutable {
@@ -127,7 +129,7 @@ TEST(AdamW8Bit, TheNumberOfThreadsChangesNothing) {
   EXPECT_TRUE(course(3).equal(course(1)));
 }
 
-// The blocks of checkpoints from before had 2048 elements, and another code.
+// Older checkpoints had blocks of 2048 elements, and another code.
 TEST(AdamW8Bit, RefusesStatesInBlocksOfAnotherSize) {
   const auto optimizer =
       make_optimizer(std::vector<at::Tensor>{at::zeros({8000})}, {.name = "adamw_8bit"});

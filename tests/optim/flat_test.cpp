@@ -1,4 +1,4 @@
-// How optimizers walk over memory, and how their states are saved.
+// How optimizers traverse memory, and how their states are saved.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ TEST(FlatParameters, NeighboursInMemoryAreOnePass) {
   EXPECT_THAT(lengths(join(flat.gradients().ranges, 4, all)), ElementsAre(15));
   EXPECT_THAT(lengths(join(flat.gradients().ranges, 4, [](size_t, size_t b) { return b != 1; })),
               ElementsAre(6, 9));
-  // A gradient elsewhere, and none.
+  // One gradient outside the buffer, and a missing one.
   bucket.parameters[2].tensor.mutable_grad() = at::randn({4});
   EXPECT_THAT(lengths(join(flat.gradients().ranges, 4, all)), ElementsAre(11, 4));
   bucket.parameters[1].tensor.mutable_grad() = at::Tensor();

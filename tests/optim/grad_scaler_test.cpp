@@ -20,8 +20,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Learner {
   Learner() : optimizer(make_optimizer(parameters, {.name = "adam", .lr = 0.01})) {}
 
-  // Gradients as a backward pass of the scaled loss gives them; the second's last element is
-  // `last`.
+  // Sets gradients as a backward pass of the scaled loss would. The last element of the second
+  // gradient is `last`.
   void set_gradients(double scale, float last = 1.0F) const {
     parameters[0].mutable_grad() = at::full({2, 3}, 0.5 * scale);
     parameters[1].mutable_grad() = at::full({4}, -2.0 * scale);
@@ -43,7 +43,7 @@ bool equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
                     [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });
 }
 
-// The scale after each step; 'x' is a step with an overflow.
+// Returns the scale after each step; 'x' is a step with an overflow.
 std::vector<float> trace(GradScaler& scaler, const std::string& steps) {
   const Learner learner;
   std::vector<float> scales;
@@ -60,12 +60,12 @@ TEST(GradScaler, ScaleGrowsAndBacksOffAsPyTorchs) {
   GradScaler scaler({.growth_interval = 3});
   EXPECT_THAT(trace(scaler, "x...x..x..."), ElementsAre(32768, 32768, 32768, 65536, 32768, 32768,
                                                         32768, 16384, 16384, 16384, 32768));
-  // Products are made in float64 and kept in float32.
+  // Products are computed in float64 and stored in float32.
   GradScaler odd(
       {.initial_scale = 3, .growth_factor = 1.1, .backoff_factor = 0.3, .growth_interval = 1});
   const auto grown = static_cast<float>(3.0 * 1.1);
   EXPECT_THAT(trace(odd, ".x"), ElementsAre(grown, static_cast<float>(grown * 0.3)));
-  // A scale that would be infinite is not taken.
+  // The scale never becomes infinite.
   const float most = std::ldexp(1.0F, 127);
   GradScaler top({.initial_scale = most, .growth_interval = 1});
   const Learner learner;
@@ -126,7 +126,7 @@ TEST(GradScaler, OneOverflowSkipsOneOfTwoOptimizers) {
   EXPECT_EQ(scaler.scale(), 32768);
 }
 
-// Ranks with gradients of their own: what another has found skips the step here.
+// Ranks with different gradients: an overflow on another rank skips the step here.
 TEST(GradScaler, RanksAgree) {
   std::vector<bool> found_here;
   GradScaler scaler({}, [&](bool found) {

@@ -45,7 +45,7 @@ struct Values {
   at::Tensor parameter, gradient, first, second, codes, largest;
 };
 
-// All kernels one after the other on the same memory; the sums as well.
+// Runs all kernels one after the other on the same memory. Returns the memory and the sums.
 std::vector<at::Tensor> run(const Kernels& table, int64_t count, at::ScalarType type) {
   const Values values(count, type);
   const auto kernel = values.kernel();
@@ -112,8 +112,8 @@ struct Block {
   explicit Block(int64_t count)
       : first(at::zeros({count}, at::kByte)), second(at::zeros({count}, at::kByte)) {}
 
-  // The step moves both moments to `rest` of what they were, and adds (1 - rest) of the gradient
-  // and of its square. Returns the parameters, which began as 0, after `size` of the Adam step.
+  // The step multiplies both moments by `rest`, and adds (1 - rest) times the gradient and its
+  // square. Returns the parameters, initially 0, after an Adam step of the rate `size`.
   at::Tensor step(const at::Tensor& gradient, double rest, unsigned number, double size = 0) {
     const auto parameter = at::zeros_like(gradient);
     const auto type =
@@ -127,7 +127,7 @@ struct Block {
   }
   void set(const at::Tensor& gradient, unsigned number = 1) { step(gradient, 0, number); }
 
-  // The values of the codes, from the definition in kernels.h.
+  // Returns the values of the codes, by the definition in kernels.h.
   at::Tensor first_moments() const {
     const auto code = first.bitwise_and(127), sign = 1 - 2 * first.div(128, "floor").to(at::kInt);
     return decoded(code, first_largest, 127) * sign;
@@ -166,7 +166,7 @@ TEST(Codes8Bit, EveryCodeIsKeptThroughDecodingAndEncoding) {
   }
 }
 
-// Magnitudes over nine decades, in both types, at many steps: a mean of codes is the moment.
+// Magnitudes over nine decades, in both types, at many steps: the mean of the codes is the moment.
 TEST(Codes8Bit, RoundToNeighboursAndKeepTheMean) {
   for (const auto type : {at::kFloat, at::kDouble}) {
     const auto size = at::pow(10.0, at::linspace(0, -4.6, 256, at::kDouble));

@@ -1,4 +1,4 @@
-// Against LibTorch's optimizers of the same names.
+// Optimizers against LibTorch's optimizers of the same names.
 #include "troika/optim/optimizer.h"
 
 #include <gmock/gmock.h>
@@ -21,8 +21,8 @@ std::vector<at::Tensor> make_parameters(at::ScalarType type) {
   return parameters;
 }
 
-// Gradients that do not depend on the parameters, so that differences do not grow by themselves.
-// The second parameter has none at every third step.
+// Gradients do not depend on the parameters, so that differences do not grow by themselves. The
+// second parameter has no gradient in every third step.
 template <typename Optimizer>
 void descend(const std::vector<at::Tensor>& parameters, Optimizer& optimizer) {
   torch::manual_seed(6);

@@ -1,4 +1,4 @@
-// Vector clocks of the pretend device's streams: what is ordered before what.
+// Vector clocks of the pretend device's streams. They tell which work is ordered before which.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 namespace troika::pretend {
 
 inline constexpr int kDevices = 4;
-// The default stream of a device and those of its pool.
+// The number of streams of a device: the default stream and those of its pool.
 inline constexpr int kStreamsEach = 9;
 inline constexpr int kStreams = kDevices * kStreamsEach;
 
-// For each stream, how many pieces of work are ordered before the clock's owner.
+// For each stream, the number of pieces of work that are ordered before the clock's owner.
 struct Clock {
   std::array<uint64_t, kStreams> counts{};
 

@@ -27,7 +27,7 @@ void wait_until_done(const comm::Work& work) {
   while (!work.done()) std::this_thread::yield();
 }
 
-// Each collective gives the right result for ranks' tensors of 1 and 2.
+// Expects the right result of each collective for tensors of ones and twos.
 void expect_collectives(const comm::Group& group, bool async) {
   const comm::CallOptions how{.async_op = async};
   const auto mine = [&] { return full_on(group, group.rank() + 1); };
@@ -78,7 +78,7 @@ TEST(PretendCommunication, MessagesBetweenTwoRanks) {
   });
 }
 
-// The thread that waits goes on while its device copies: only its current stream waits for that.
+// The waiting thread continues while its device copies: only its current stream waits for that.
 TEST(PretendCommunication, WaitingOrdersTheStreamThatIsCurrent) {
   comm::local::run(2, [](const comm::Group& group) {
     const auto where = device(group.rank());
@@ -95,7 +95,7 @@ TEST(PretendCommunication, WaitingOrdersTheStreamThatIsCurrent) {
   });
 }
 
-// The group's own stream still writes to it then.
+// At this time, the group's own stream still writes to the tensor.
 TEST(PretendCommunication, CallersMayDropTheirTensors) {
   comm::local::run(2, [](const comm::Group& group) {
     auto sum = full_on(group, 1, 7777);
@@ -106,7 +106,7 @@ TEST(PretendCommunication, CallersMayDropTheirTensors) {
   });
 }
 
-// The stream on which a gradient was made is current for what averages it.
+// When a gradient is averaged, the stream on which it was computed is the current one.
 TEST(PretendCommunication, HooksRunOnTheStreamOfTheGradients) {
   comm::local::run(2, [](const comm::Group& group) {
     const auto where = device(group.rank());

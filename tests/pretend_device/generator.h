@@ -5,10 +5,10 @@
 
 namespace troika::pretend {
 
-// The default generator of a device. It draws what the CPU's generator of the same state draws, so
-// that runs can be compared.
+// Returns the default generator of a device. It draws the same numbers as the CPU's generator with
+// the same state, so that runs can be compared.
 const at::Generator& default_generator(int device);
-// The CPU's generator inside of one of this device.
+// Returns the CPU generator that a generator of this device contains.
 at::Generator cpu_draws_of(const at::Generator& generator);
 
 }  // namespace troika::pretend

@@ -1,4 +1,4 @@
-// The pretend device as LibTorch's guards, streams and events see it.
+// Implements LibTorch's interfaces to guards, streams and events of the pretend device.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "tests/pretend_device/pretend_device.h"

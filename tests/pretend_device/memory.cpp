@@ -58,7 +58,7 @@ struct Spaces {
   size_t allocated[kDevices] = {};
 };
 
-// Names the cause before the process dies of it.
+// Prints the cause before the process is killed by the signal.
 void on_fault(int, siginfo_t* info, void*) {
   if (g_spaces != nullptr && is_device_address(info->si_addr)) {
     constexpr char kCause[] =
@@ -80,7 +80,7 @@ Spaces& spaces() {
   return *result;
 }
 
-// The block that an address lies in.
+// Returns the block that contains an address.
 std::map<const char*, Block>::iterator find_block(const void* address) {
   auto& blocks = spaces().blocks;
   auto next = blocks.upper_bound(static_cast<const char*>(address));
@@ -200,7 +200,7 @@ void note_accesses(const std::vector<Access>& accesses, int stream, const Clock&
                              " on stream " + std::to_string(before.stream) + ", which " +
                              (before.access.writes ? "writes" : "reads") + " the same memory");
     }
-    // Earlier accesses that this one covers and comes after need no note of their own.
+    // Removes earlier accesses that this one covers and is ordered after.
     std::erase_if(noted, [&](const Noted& before) {
       return access.begin <= before.access.begin && before.access.end <= access.end &&
              (access.writes || (!before.access.writes && before.stream == stream));

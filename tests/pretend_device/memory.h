@@ -1,4 +1,4 @@
-// Memory of the pretend device: the host can hold its addresses, and cannot touch what lies there.
+// Memory of the pretend device. The host has its addresses, but cannot access the memory.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -18,24 +18,25 @@ struct Access {
   bool writes = false;
 };
 
-// Where the device's operators find what lies at a device address. The two mappings are apart by a
-// constant; the one at the device address has no rights.
+// Returns the address at which the device's operators access the memory at a device address. The
+// memory is mapped twice, at a constant distance; the mapping at the device address cannot be
+// accessed.
 char* in_operator(const void* address);
 bool is_device_address(const void* address);
 
-// Allocates on the current device, as CUDA's caching allocator does: a released block goes back to
-// the stream it was allocated on, and the next allocation of its size there gets it again, at once,
-// whatever other streams do with it, unless use_on() has told of them. A block starts as NaNs,
-// which are written in the order of its stream.
+// Allocates on the current device, like CUDA's caching allocator: a released block returns to the
+// stream on which it was allocated, and the next allocation of this size on this stream gets it at
+// once, even if other streams still use it, unless use_on() was called for them. A new block is
+// filled with NaNs, in the order of its stream.
 c10::Allocator& allocator();
 
-// Marks the block at `address` as used on another stream: after its release it is allocated again
-// only when the work queued there until then is done.
+// Marks the block at `address` as used on another stream. After its release it is allocated again
+// only when the work that was queued on that stream before the release is done.
 void use_on(const void* address, int stream);
 
-// Notes the accesses of the piece of work that `now` ends with on `stream`. Throws
-// std::logic_error, naming both pieces of work, where one overlaps an earlier access, one of the
-// two writes, and nothing orders them. Called with the device's mutex held.
+// Records the accesses of the last piece of work of `now` on `stream`. Throws std::logic_error that
+// names both pieces of work if an access overlaps an earlier one, at least one of the two writes,
+// and nothing orders them. Called with the device's mutex held.
 void note_accesses(const std::vector<Access>& accesses, int stream, const Clock& now,
                    const std::string& work);
 

@@ -1,5 +1,5 @@
-// The operators that the pretend device has itself: memory, views, copies, and what LibTorch asks
-// of a device by other names than of the CPU.
+// The operators that the pretend device implements itself: memory, views, copies, and operators
+// that have other names on devices than on the CPU.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
@@ -110,11 +110,11 @@ uint64_t sum_of_bytes(const at::Tensor& host) {
   return sum;
 }
 
-// Copies to and from the host's memory that have not run. Guarded by the device's mutex.
+// The copies to and from host memory that have not run yet. Guarded by the device's mutex.
 class HostCopies {
  public:
-  // Whether one that uses memory of `host` reads it, or writes it if `writes`. Throws
-  // std::logic_error where one that is not ordered before a copy on `stream` now is in its way.
+  // Whether a copy reads the memory of `host`, or writes it if `writes`. Throws std::logic_error if
+  // such a copy is not ordered before a copy that is queued on `stream` now.
   bool has(const at::Tensor& host, bool writes, int stream, bool now_writes) {
     const Access access = View(host).access(now_writes);
     const Clock now = mark(stream).clock;
@@ -148,7 +148,7 @@ HostCopies& host_copies() {
   return *result;
 }
 
-// The host's memory is read when the stream comes to it, as by a copy from page-locked memory.
+// The host's memory is read when the stream runs the copy, as with page-locked memory.
 void from_host(const at::Tensor& host, const at::Tensor& into, bool late) {
   const std::lock_guard lock(device_mutex());
   const int stream = current_stream(into.device().index());
@@ -164,7 +164,7 @@ void from_host(const at::Tensor& host, const at::Tensor& into, bool late) {
   if (!late) wait_on_host(stream);
 }
 
-// Until the stream comes to it, there are NaNs in the host's memory.
+// Until the stream runs the copy, the host's memory has NaNs.
 void to_host(const at::Tensor& from, const at::Tensor& host, bool late) {
   const std::lock_guard lock(device_mutex());
   const int stream = current_stream(from.device().index());
@@ -178,7 +178,7 @@ void to_host(const at::Tensor& from, const at::Tensor& host, bool late) {
   if (!late) wait_on_host(stream);
 }
 
-// On the stream of `from`; each device's stream waits for the other's, as with CUDA.
+// Copies on the stream of `from`; the streams of both devices wait for each other, as with CUDA.
 void between(const at::Tensor& from, const at::Tensor& into) {
   const int source = current_stream(from.device().index());
   const int target = current_stream(into.device().index());

@@ -15,7 +15,8 @@ namespace troika::pretend {
 
 namespace {
 
-// Their results' shapes depend on what is in memory, so that the host waits, as on any device.
+// Returns the operators whose result shapes depend on values in memory, so that the host must wait,
+// as on any device.
 const std::set<std::string>& shaped_by_values() {
   static const std::set<std::string> names{
       "aten::nonzero",  "aten::masked_select",     "aten::_unique2",
@@ -29,7 +30,7 @@ bool takes_host_tensors(const std::string& name) {
   return name.find("index") != std::string::npos;
 }
 
-// A call of an operator, whose tensors of the device can be replaced by tensors of the CPU.
+// A call of an operator. Its device tensors can be replaced by CPU tensors.
 class OperatorCall {
  public:
   OperatorCall(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
@@ -40,15 +41,15 @@ class OperatorCall {
     }
   }
 
-  // Carries it out, and puts its results on the stack in place of its arguments.
+  // Executes the call, and replaces the arguments on the stack by the results.
   void run(torch::jit::Stack& stack) {
     if (!device_) throw std::logic_error("pretend device: " + name_ + " without a tensor");
     const c10::DeviceGuard guard(*device_);
     if (generator_at_)
       draws_ = cpu_draws_of(draws_ ? *draws_ : default_generator(device_->index()));
     if (shaped_by_values().contains(name_)) return run_now(stack);
-    // The kernel on zeros: for errors, shapes, and to move the generator on. Late work has its
-    // draws as they are now.
+    // Runs the kernel on zeros, to get errors and shapes and to advance the generator. The queued
+    // work draws from the generator's present state.
     const auto draws = frozen_draws();
     torch::jit::Stack trial = try_on_zeros();
     for (const auto& value : trial) {
@@ -61,7 +62,7 @@ class OperatorCall {
   }
 
  private:
-  // An argument as it was given, with what replaces it: tensors of the device have views.
+  // An argument, and its replacement: views for tensors of the device.
   struct Argument {
     c10::IValue value;
     std::vector<std::optional<View>> views = {};  // one a tensor
@@ -79,7 +80,7 @@ class OperatorCall {
     try {
       return attempt();
     } catch (const c10::Error& error) {
-      // The CPU of LibTorch 1.13 has no such kernel: in float32, with results rounded.
+      // LibTorch 1.13 has no such CPU kernel, so this computes in float32 and rounds the results.
       if (std::string(error.what()).find("not implemented for 'Half'") == std::string::npos) throw;
       widens_halves_ = true;
       return attempt();
@@ -126,7 +127,7 @@ class OperatorCall {
       }
     }
     if (value.isTensor() && value.toTensor().defined() && argument.views[0] == std::nullopt) {
-      // As the arguments of a kernel: what the host does to it later is of no effect.
+      // Like the arguments of a kernel: later changes by the host have no effect.
       const bool is_number = value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
       at::Tensor copy = value.toTensor().detach().clone();
       if (is_number) copy.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -190,7 +191,7 @@ class OperatorCall {
     return draws.clone();
   }
 
-  // The tensor or tensors of an argument that a result is, as its annotation says; null: none.
+  // Returns the argument that a result aliases by its annotation; null if there is none.
   const Argument* aliased(const c10::Argument& result) const {
     if (result.alias_info() == nullptr) return nullptr;
     for (size_t i = 0; i < arguments_.size(); ++i) {
@@ -278,7 +279,7 @@ class OperatorCall {
     });
   }
 
-  // Puts what was written to widened arguments where it belongs.
+  // Copies values that were written to widened arguments to their original tensors.
   void narrow_written(const torch::jit::Stack& wide) const {
     for (size_t i = 0; i < arguments_.size(); ++i) {
       if (!arguments_[i].is_written) continue;
@@ -290,7 +291,7 @@ class OperatorCall {
     }
   }
 
-  // Late work has views in their place.
+  // The queued work has views instead.
   void drop_device_tensors() {
     for (auto& argument : arguments_) {
       if (argument.views.empty()) continue;
@@ -310,7 +311,7 @@ class OperatorCall {
     }
   }
 
-  // At once, after all that its stream has: for results that the host must know.
+  // Runs the call now, after all work of its stream. For results that the host needs.
   void run_now(torch::jit::Stack& stack) {
     const int stream = current_stream(device_->index());
     std::vector<Access> all;

@@ -1,4 +1,4 @@
-// How operators run on the pretend device: on the CPU's kernels, late, over the device's memory.
+// Runs the operators of the pretend device: by the CPU's kernels, later, on the device's memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,13 +14,14 @@ inline bool is_on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == c10::kPrivateUse1;
 }
 
-// Describes a tensor without holding it: late work must not keep device memory allocated.
+// Describes a tensor without owning its memory, because queued work must not keep device memory
+// allocated.
 class View {
  public:
   explicit View(const at::Tensor& tensor);
-  // The same elements as a tensor of the CPU. Only inside of work that runs.
+  // Returns the same elements as a CPU tensor. Call it only inside running work.
   at::Tensor in_operator() const;
-  // A tensor of zeros of its sizes, strides and type.
+  // Returns a tensor of zeros with the same sizes, strides and type.
   at::Tensor zeros() const;
   Access access(bool writes) const;
 
@@ -31,7 +32,7 @@ class View {
   bool is_number_;
 };
 
-// Uninitialised memory on the device that `device` says, or on the current one.
+// Returns a tensor of uninitialised memory on `device`, or on the current device.
 at::Tensor empty(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type,
                  c10::Device device);
 

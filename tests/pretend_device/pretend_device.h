@@ -1,18 +1,19 @@
-// An accelerator for tests of machines that have none: LibTorch's device PrivateUse1, whose
-// operators are the CPU's. To link the library is to have the device; the product never does.
+// An accelerator for tests on machines that have none: LibTorch's device PrivateUse1 with the CPU's
+// operators. A program that links this library has the device; Troika itself never links it.
 //
-// It shows these faults:
-// - The host cannot touch its memory: an access ends the process, and says why.
-// - Its streams run as late as they may: nothing runs before somebody waits for it, so what was not
-//   waited for is seen without it. New memory is NaN, and so is memory of the host under a copy
-//   that has not been waited for.
-// - Two pieces of work that use the same memory, one of which writes, throw where nothing orders
-//   them, whatever the times would have been: also where memory is released and allocated again.
-// - A host that writes to memory before a copy from there has happened is told so.
-// - Each device has a generator, which draws what the CPU's draws from the same state.
+// It detects these faults:
+// - The host cannot access the device's memory: an access ends the process with a message.
+// - Streams run as late as possible: work runs only when something waits for it, so results that
+//   nothing waited for are missing. New memory is NaN, and so is host memory that is the target of
+//   an unfinished copy.
+// - If two pieces of work use the same memory, at least one of them writes, and nothing orders
+//   them, an error is thrown, whenever they would have run. This includes memory that was released
+//   and allocated again.
+// - If the host writes to memory before a copy from this memory has run, an error is thrown.
+// - Each device has a generator, which draws the same numbers as the CPU's with the same state.
 //
-// It does not show speed, kernels and number types of a real device, or running out of its memory.
-// Host threads count as ordered among each other; a race of theirs is ThreadSanitizer's to find.
+// It does not have the speed, the kernels, the number types or the memory limit of a real device.
+// Host threads count as ordered among each other; ThreadSanitizer finds their races.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,4 +1,4 @@
-// The pretend device: memory, lateness, order, operators and random numbers.
+// The pretend device: memory, late execution, order, operators and random numbers.
 #include "tests/pretend_device/pretend_device.h"
 
 #include <c10/core/Event.h>

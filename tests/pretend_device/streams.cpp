@@ -13,7 +13,7 @@ namespace troika::pretend {
 
 namespace {
 
-// Either runs something or waits for another stream.
+// An entry either runs work or waits for another stream.
 struct Entry {
   std::string name = {};
   std::function<void()> run = {};
@@ -30,8 +30,8 @@ struct Stream {
 struct State {
   std::recursive_mutex mutex;
   Stream streams[kStreams];
-  // The host's threads have one clock: what one of them has waited for is before what any does
-  // next.
+  // The clock of all host threads: work that one of them has waited for is ordered before
+  // everything that any of them does next.
   Clock host;
   int next_of_pool[kDevices] = {};
   std::string failure;
@@ -48,7 +48,7 @@ thread_local int t_device = 0;
 thread_local int t_streams[kDevices] = {-1, -1, -1, -1};
 thread_local bool t_is_device_thread = false;
 
-// One thread without autograd, on which all work of the device is done.
+// A thread without autograd that runs all work of the device.
 class DeviceThread {
  public:
   DeviceThread() {

@@ -1,4 +1,4 @@
-// Streams of the pretend device, which run as late as they may.
+// Streams of the pretend device. They run work as late as possible.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace troika::pretend {
 
-// Streams have numbers: device * kStreamsEach + the stream's own, 0 for the default stream.
+// The number of a stream is device * kStreamsEach + its id; id 0 is the device's default stream.
 inline int stream_number(int device, int64_t id) {
   return device * kStreamsEach + static_cast<int>(id);
 }
@@ -29,26 +29,27 @@ struct Mark {
   Clock clock;
 };
 
-// Appends a piece of work to a stream. Nothing runs before somebody waits: then what the wait needs
-// runs, and nothing else. Work that other work does not wait for has therefore always happened
-// last, and what nothing orders is refused besides (note_accesses). `run` must not touch tensors of
-// the device but through in_operator(), and owns nothing of it.
+// Appends a piece of work to a stream. Work runs only when something waits for it: a wait runs the
+// work that it needs, and no other. So work that no other work waits for always runs last, and
+// unordered accesses are errors in addition (note_accesses()). `run` may access tensors of the
+// device only through in_operator(), and must not own any.
 void enqueue(int stream, const std::string& name, const std::vector<Access>& accesses,
              std::function<void()> run);
 Mark mark(int stream);
-// Later work of `stream` comes after the mark.
+// Orders later work of `stream` after the mark.
 void wait_on_stream(int stream, const Mark& mark);
-// Blocks this thread until the work before the mark is done; later work of all streams that the
-// host queues comes after it. Throws std::runtime_error if a piece of work has failed since the
+// Blocks this thread until the work before the mark is done. All work that the host queues later,
+// on any stream, comes after it. Throws std::runtime_error if a piece of work has failed since the
 // last call.
 void wait_on_host(const Mark& mark);
 inline void wait_on_host(int stream) {
   wait_on_host(mark(stream));
 }
 void wait_on_host_for_device(int device);
-// Whether the work before the mark is done; runs one piece of it if not, as nothing else would.
+// Whether the work before the mark is done. If not, runs one piece of it, because nothing else
+// would.
 bool is_done(const Mark& mark);
-// Whether that is so now.
+// Whether the work before the mark is done; runs nothing.
 bool is_done_already(const Mark& mark);
 
 // Runs `body` on the device's own thread, which has none of the caller's thread-local state, before

@@ -1,4 +1,4 @@
-// Whole runs on the pretend device: with every strategy they are the CPU's.
+// Whole runs on the pretend device: with every strategy, they equal the CPU's.
 #include <gmock/gmock.h>
 
 #include "tests/pretend_device/pretend_device.h"
@@ -44,14 +44,14 @@ class Training : public train::ResumedRun {
   Training() {
     options_.trainer.max_epochs = 2;
     options_.comm.bucket_megabytes = 1e-4;
-    // The bias before the batch norm has a gradient of nothing but rounding, which adaptive methods
-    // would else blow up.
+    // The gradient of the bias before the batch norm consists only of rounding errors, which
+    // adaptive methods would amplify.
     options_.optimizer.eps = 1;
     options_.local_sgd = {.period = 2, .warmup_steps = 3};
     options_.diloco.period = 3;
   }
 
-  // Runs on the pretend device and on the CPU, and expects equal ends.
+  // Runs on the pretend device and on the CPU, and expects equal results.
   void expect_the_cpus(int ranks) {
     options_.trainer.accelerator = "cpu";
     const auto oracle = fit(options_, ranks);
@@ -168,8 +168,8 @@ TEST_F(Training, OffloadedActivationsAreTheCpus) {
   expect_close(fit(options_, 1)[0].model, oracle[0].model);
 }
 
-// Without autocast, which LibTorch 1.13 has for CUDA alone, what is left is the scaler, whose
-// factors are powers of two.
+// LibTorch 1.13 has autocast only for CUDA, so this tests only the scaler, whose factors are powers
+// of two.
 TEST_F(Training, ScaledLossesAreTheCpus) {
   const auto oracle = fit(options_, 2);
   options_.trainer.accelerator = "gpu";
@@ -205,7 +205,7 @@ TEST_F(Training, ShardsGoOnFromACheckpointToTheBit) {
   });
 }
 
-// A checkpoint belongs to the model, not to where it was trained.
+// A checkpoint does not depend on the device.
 TEST_F(Training, TheCpuGoesOnFromACheckpointOfTheDevice) {
   options_.trainer.accelerator = "cpu";
   const auto oracle = fit(options_, 1);

@@ -1,7 +1,7 @@
 // soak_rank BACKEND FOLDER SECONDS CYCLES PAUSE: a rank that trains, validates, saves and resumes
-// again and again in one process, for so many seconds or cycles, whichever ends first, with a pause
-// of so many seconds after each cycle. After each it adds a line of JSON about what this process
-// holds to FOLDER/samples-RANK.jsonl. For scripts/test-soak, which judges these.
+// repeatedly in one process, until SECONDS have passed or CYCLES cycles are done, with PAUSE
+// seconds after each cycle. After each cycle it appends a line of JSON with the resources of this
+// process to FOLDER/samples-RANK.jsonl, which scripts/test-soak checks.
 #include <fmt/format.h>
 
 #include <array>
@@ -20,7 +20,7 @@
 namespace troika::train {
 namespace {
 
-// A run of each strategy in turn. It is resumed so often, then the next one begins in its place.
+// Strategies take turns. A run is resumed this many times; then a run of the next strategy begins.
 constexpr int64_t kCyclesARun = 10;
 constexpr std::array<const char*, 4> kStrategies{"ddp", "zero1", "zero3", "diloco"};
 
@@ -68,7 +68,7 @@ void run(const std::string& backend, const std::filesystem::path& folder, double
                R"({{"second": {:.1f}, "cycle": {}, "resident_bytes": {}, "shared_bytes": {}, "descriptors": {}}})",
                watch.seconds(), cycle, usage.resident_bytes, usage.shared_bytes, usage.descriptors)
         << std::endl;
-    // Bounds the soak's share of the processors; the ranks wait for each other in broadcast_text().
+    // Limits the processor time of the test. The ranks wait for each other in broadcast_text().
     std::this_thread::sleep_for(std::chrono::duration<double>(pause));
   }
 }

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 
-// glibc's own, under the names it exports for replacements.
+// glibc's own functions, under the names that it exports for replacements.
 extern "C" {
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);

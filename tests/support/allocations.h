@@ -1,14 +1,16 @@
-// Counts the calls of malloc() and its kin. A program that links allocations.cpp has them replaced
-// by counting ones of the same behaviour; not for use with sanitizers, which replace them too.
+// Counts the calls of malloc() and related functions. In a program that links allocations.cpp,
+// counting functions with the same behaviour replace them. Not for use with sanitizers, which
+// replace them too.
 #pragma once
 
 #include <cstdint>
 
 namespace troika::testing_support {
 
-// Since the start of the process. `new` and LibTorch's allocator for the CPU call malloc()'s kin.
+// Returns the number of calls since the start of the process. `new` and LibTorch's CPU allocator
+// call these functions.
 int64_t allocations_of_process();
-// Counts those of the calling thread alone.
+// Returns the number of calls by the calling thread.
 int64_t allocations_of_thread();
 
 }  // namespace troika::testing_support

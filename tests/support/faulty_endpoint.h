@@ -1,5 +1,5 @@
-// A decorator that does to messages what bad networks do: loses, repeats, delays and so reorders
-// them, by a seed; and that cuts peers off.
+// A decorator that treats messages as a bad network does: by a seed, it loses, repeats, delays and
+// so reorders them. It can also cut off peers.
 #pragma once
 
 #include <map>
@@ -21,7 +21,8 @@ struct Faults {
   net::Duration longest_delay = std::chrono::milliseconds(10);
 };
 
-// The inner endpoint must outlive it, and what it delays. For endpoints of one thread.
+// The inner endpoint must outlive this object and the messages that it delays. For endpoints that
+// are used by one thread.
 class FaultyEndpoint : public net::Endpoint {
  public:
   FaultyEndpoint(net::Endpoint& inner, Faults faults, uint64_t seed)
@@ -79,7 +80,7 @@ class FaultyEndpoint : public net::Endpoint {
     return inner_.run_until(is_over, at_most);
   }
 
-  // From now on nothing passes to or from the peer; the one side is told, as if the other were
+  // From now on no message passes to or from the peer. This side is notified as if the peer were
   // gone.
   void cut(const std::string& peer) {
     if (!cut_.insert(peer).second) return;

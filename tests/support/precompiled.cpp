@@ -1,1 +1,1 @@
-// Nothing: the libraries that own the tests' precompiled headers need a source.
+// Empty. The libraries that own the tests' precompiled headers need a source.

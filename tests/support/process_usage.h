@@ -1,4 +1,4 @@
-// The resources of a process, for tests that nothing grows.
+// The resources that a process uses, for tests that check that nothing grows.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline ProcessUsage process_usage() {
     if (name == "RssShmem:" && status >> kilobytes) usage.shared_bytes = kilobytes << 10;
   }
   const std::filesystem::directory_iterator all("/proc/self/fd");
-  // One of them is that of the iterator.
+  // One descriptor belongs to the iterator.
   usage.descriptors = std::distance(begin(all), end(all)) - 1;
   return usage;
 }

@@ -129,7 +129,7 @@ class SimulatedEndpoint : public net::Endpoint {
     network_.at(std::max(now(), link.free_at), [this, peer] { pump(peer); });
   }
 
-  // The peer is told after what is on its way to it; when that is.
+  // Notifies the peer after all messages to it that are in flight. Returns the time of this.
   Duration end_at_peer(const std::string& peer) {
     const Duration ended_at = std::max(link_to(peer).arrives_at, now() + network_.latency());
     const uint64_t theirs = network_.endpoints_.at(peer)->link_to(name()).connection;
@@ -140,7 +140,7 @@ class SimulatedEndpoint : public net::Endpoint {
     return ended_at;
   }
 
-  // One frame each time the link is free.
+  // Sends one frame each time the link is free.
   void pump(const std::string& peer) {
     Link& link = link_to(peer);
     link.will_pump = false;

@@ -1,5 +1,5 @@
-// Endpoints in one thread, on a simulated network with a clock of its own: what happens is a
-// function of the seed. Frames, priorities and credit are those of sockets (net/send_queue.h,
+// Endpoints in one thread, on a simulated network with a simulated clock. All events depend only on
+// the seed. Frames, priorities and credit are the same as over sockets (net/send_queue.h,
 // net/mailbox.h).
 #pragma once
 
@@ -29,17 +29,17 @@ class SimulatedNetwork {
   SimulatedNetwork(const SimulatedNetwork&) = delete;
   SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
 
-  // Belongs to the network.
+  // Adds an endpoint, which the network owns.
   net::Endpoint& add(const std::string& name);
-  // Both are told.
+  // Connects two endpoints, and notifies both.
   void connect(const std::string& a, const std::string& b);
-  // The connection is gone: both are told after a latency.
+  // Ends the connection. Both endpoints are notified after a latency.
   void cut(const std::string& a, const std::string& b);
-  // Nothing moves on this endpoint any more, and nobody is told: a stopped process.
+  // From now on this endpoint does nothing, like a stopped process. No peer is notified.
   void stop(const std::string& name);
 
   net::Duration now() const { return now_; }
-  // Runs what happens next; false when nothing is left to happen until then.
+  // Runs the next event. Returns false if there is no event until this time.
   bool step(net::Duration until);
 
  private:

@@ -1,5 +1,5 @@
 // start_ranks NODES RANKS PROGRAM ARGS...: starts PROGRAM as RANKS ranks on each of NODES nodes,
-// all of them this machine, with torchrun's variables. Ends with the first code that is not 0.
+// which are all this machine, with torchrun's variables. Returns the first exit code that is not 0.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Looks into a state; found by its argument.
+// Reads entries of a state. Found by argument-dependent lookup.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,8 @@
 
 namespace troika::state {
 
-// The tensor of that name; undefined, and a failure, where there is none.
+// Returns the tensor of this name. If there is none, fails the test and returns an undefined
+// tensor.
 inline at::Tensor tensor_of(const StateDict& state, const std::string& name) {
   const auto found = std::ranges::find(state, name, &Entry::first);
   if (found != state.end()) return found->second;

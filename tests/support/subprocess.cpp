@@ -32,7 +32,7 @@ bool ends_within(pid_t child, int milliseconds) {
   return in_time;
 }
 
-// Kills and counts what is left; as a subreaper this process inherits every orphan.
+// Kills and counts the processes that are left. As a subreaper, this process inherits every orphan.
 int reap_orphans() {
   int found = 0;
   while (true) {

@@ -1,4 +1,4 @@
-// Runs a program as a user would, and looks at all it leaves behind.
+// Runs a program as a user would, and returns its exit code and output.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct Outcome {
   int orphans = 0;  // processes it left running; they are killed
 };
 
-// `command` is for /bin/sh, with the environment of this process.
+// Runs `command` by /bin/sh, with the environment of this process.
 Outcome run_program(const std::string& command);
 
 }  // namespace troika::testing_support

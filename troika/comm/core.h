@@ -27,8 +27,8 @@ struct Work::State {
   virtual ~State() = default;
   // Completes a message. Called once, by the first thread that waits, if `has_rest`.
   virtual void run_rest(Deadline) {}
-  // Whether nothing is left of a message but to run_rest(), which would return at once: true for
-  // sent messages whose tensor is free again. Called with `mutex` held, if `has_rest`.
+  // Whether run_rest() is the only remaining part of a message and would return at once: true for a
+  // sent message whose tensor may be changed again. Called with `mutex` held, if `has_rest`.
   virtual bool is_over() { return false; }
 
   std::mutex mutex;
@@ -173,8 +173,8 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   // Runs before the group is destroyed. Also waits for messages whose Work was dropped.
   void wait_for_sent();
   void carry_out(Call& call, Deadline deadline);
-  // Time to ask who is missing after a timeout. The rest of the second is for notifying the other
-  // ranks.
+  // The time for asking which rank is missing, after a timeout. Errors are due within one second of
+  // the timeout; the rest of that second is for notifying the other ranks.
   static constexpr Milliseconds kAskTime{500};
   // Returns the error for `what`, a call or a message that was waited for during `waited`. After a
   // timeout, `who` is called to say in words who is missing.

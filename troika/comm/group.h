@@ -124,7 +124,7 @@ struct NewGroupOptions {
 struct Counters {
   uint64_t messages = 0;
   uint64_t bytes = 0;
-  // The part of them that went to ranks of other nodes.
+  // Messages and bytes that went to ranks of other nodes; included in the numbers above.
   uint64_t messages_between_nodes = 0;
   uint64_t bytes_between_nodes = 0;
 };
@@ -160,7 +160,8 @@ class Group {
   // Reduces the ranks' tensors with `op`; every rank gets the result in `tensor`.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                   const CallOptions& how = {}, Site site = Site::current()) const;
-  // The same on the root only; the tensors of other ranks stay unchanged.
+  // Reduces like all_reduce(), but only the root gets the result. The tensors of other ranks stay
+  // unchanged.
   Work reduce(const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::sum,
               const CallOptions& how = {}, Site site = Site::current()) const;
   // Copies the root's tensor to every rank.

@@ -13,12 +13,12 @@ namespace troika::compat {
 
 // While this object exists, products of this thread are counted, and those of its backward passes
 // on any autograd thread. mm, addmm, bmm and baddbmm count 2 m n k for [m, k] x [k, n]. A
-// convolution counts 2 for each weight at each position, and as much for each gradient requested
-// from it. Fused attention (scaled_dot_product_attention's kernels) counts like its products: 2
-// forward and 4 backward; the product that the backward kernel recomputes counts as recomputed.
-// Fused recurrent layers (oneDNN, cuDNN) count 2 for each weight at each step, and 4 backward. One
-// counter at a time per thread. Counters and pauses of a thread must end in the reverse order of
-// their start.
+// convolution counts 2 for each weight at each position, and the same number again for each
+// gradient requested from it. Fused attention (scaled_dot_product_attention's kernels) counts like
+// its products: 2 forward and 4 backward; the product that the backward kernel recomputes counts as
+// recomputed. Fused recurrent layers (oneDNN, cuDNN) count 2 for each weight at each step, and 4
+// backward. One counter at a time per thread. Counters and pauses of a thread must end in the
+// reverse order of their start.
 class [[nodiscard]] FlopCounter {
  public:
   FlopCounter();

@@ -104,7 +104,7 @@ std::vector<at::Tensor> execute(const edge_list& roots, const std::vector<at::Te
       roots, gradients, keep_graph, /*create_graph=*/false, accumulate, outputs);
 }
 
-// Returns the nodes that follow `node` on the side of the parameters alone.
+// Returns the next nodes of `node` that lead to parameters but not to inputs.
 std::vector<Node*> parameter_side(const Graph& graph, Node* node) {
   std::vector<Node*> result;
   for (const auto& next : node->next_edges()) {
@@ -115,8 +115,8 @@ std::vector<Node*> parameter_side(const Graph& graph, Node* node) {
   return result;
 }
 
-// Whether the inputs' side of the node leads to one of these parameters, too: a parameter that
-// several layers use.
+// Whether the next nodes of `node` that lead to inputs also lead to one of these parameters, which
+// several layers then use.
 bool shares(const Graph& graph, Node* node, const edge_list& parameters) {
   std::vector<Node*> other;
   for (const auto& next : node->next_edges()) {
@@ -132,8 +132,9 @@ bool shares(const Graph& graph, Node* node, const edge_list& parameters) {
   return false;
 }
 
-// Adds the parameters to `reached`. Returns whether one was there: its gradient must come in one
-// part, or its hooks would be called for each.
+// Adds the parameters to `reached`. Returns whether one of them was already in `reached`. The
+// gradient of such a parameter must be computed in one part: with several parts, its hooks would be
+// called for each.
 bool repeats(const edge_list& parameters, Nodes& reached) {
   bool result = false;
   for (const auto& one : parameters) result |= !reached.insert(one.function.get()).second;
@@ -167,7 +168,7 @@ SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
     return part;
   };
 
-  // The cuts: nodes with inputs behind some edges and parameters alone behind others.
+  // The cuts are the nodes of which some edges lead to inputs, and others only to parameters.
   struct Cut {
     Node* node;
     Part part;
@@ -190,7 +191,7 @@ SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
     is_shared |= shares(graph, node, cut.part.to);
     cuts.push_back(std::move(cut));
   }
-  // Roots that depend on parameters alone.
+  // The roots that depend only on parameters.
   for (size_t i = 0; i < from.size(); ++i) {
     const auto& behind = graph.behind(from[i].function.get());
     if (behind.inputs || !behind.parameters) continue;
@@ -200,7 +201,7 @@ SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
   for (const auto& part : parts_) is_shared |= repeats(part.to, reached);
   for (const auto& cut : cuts) is_shared |= repeats(cut.part.to, reached);
   if (is_shared) {
-    // The second part then runs through the whole graph again: rare, and right.
+    // In this rare case the second part runs through the whole graph again.
     parts_ = {whole()};
     cuts.clear();
   }

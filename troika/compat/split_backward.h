@@ -12,12 +12,13 @@
 
 namespace troika::compat {
 
-// Cuts a graph at the nodes through which both a gradient of an input and one of a parameter are
-// computed: linear layers, convolutions, products of attention. The first part gives these nodes'
-// gradients only to the side of the inputs, and keeps them; the second part gives them to the side
-// of the parameters (Qi et al. 2024, arXiv 2401.10241, section 2). Together they compute what one
-// backward pass computes, with the same operators on the same numbers. A node that computes both in
-// one operator does its work twice, and must not change what it has saved.
+// Cuts a graph at the nodes through which both a gradient of an input and a gradient of a parameter
+// are computed: linear layers, convolutions, products of attention. The first part keeps the
+// gradients that arrive at these nodes, and propagates them only towards the inputs. The second
+// part propagates them towards the parameters (Qi et al. 2024, arXiv 2401.10241, section 2).
+// Together, both parts compute what one backward pass computes, with the same operators on the same
+// numbers. A node that computes both gradients in one operator runs twice, and must not change its
+// saved tensors.
 class SplitBackward {
  public:
   // Runs the first part. `gradients` are those of `roots`; empty for a single root of one element.
@@ -34,7 +35,7 @@ class SplitBackward {
   void run_weights();
 
  private:
-  // Runs from some edges, with their gradients, to some parameters.
+  // A backward pass from some edges, with their gradients, to some parameters.
   struct Part {
     torch::autograd::edge_list from;
     std::vector<at::Tensor> gradients;

@@ -2,9 +2,10 @@
 //
 // A video shows one to three events, one after the other, each for about the same number of frames.
 // An event is one of eight things in one of six acts; successive events differ. The features of a
-// frame are the sum of the thing's and the act's vector, whose elements are +-1 and the same in all
-// videos, under noise that is uniform in +-2. The caption tells the events in their order:
-// "THING ACT then THING ACT". A model must remember the events, and their order, to predict it.
+// frame are the sum of a vector for the thing, a vector for the act, and noise that is uniform in
+// [-2, 2]. The vectors have elements +1 and -1, and are the same in all videos. The caption lists
+// the events in their order: "THING ACT then THING ACT". A model must remember the events, and
+// their order, to predict it.
 #pragma once
 
 #include "troika/data/dataset.h"

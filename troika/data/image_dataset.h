@@ -11,7 +11,7 @@ struct Images {
   int64_t classes = 0;
   std::vector<uint8_t> pixels = {};  // [n, channels, height, width]
   std::vector<uint8_t> labels = {};  // [n], each < classes
-  // [n, height, width], each < classes; targets are these and not the labels, unless it is empty
+  // [n, height, width], each < classes; if not empty, the targets instead of the labels
   std::vector<uint8_t> masks = {};
 
   int64_t size() const { return static_cast<int64_t>(labels.size()); }

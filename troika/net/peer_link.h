@@ -52,11 +52,12 @@ class PeerLink : private FrameSink {
              Protection protection);
 
   void send(std::shared_ptr<Outgoing> message);
-  // See TcpEndpoint. A connection that ends in between does not matter.
+  // See TcpEndpoint. The connection may end between the two calls.
   void hold_sends() { ++holds_; }
   void release_sends();
   void post(Channel channel, Posted posted) { mailbox_.post(channel, std::move(posted), is_up_); }
-  // Returns false if the ticket does not belong to this peer.
+  // Ends an operation with this peer; see Endpoint::cancel(). Returns false if the ticket does not
+  // belong to this peer.
   bool cancel(Ticket ticket, Outcome why);
   // Whether an unconsumed message of the channel is stored.
   bool has_message(Channel channel) const { return mailbox_.has_message(channel); }

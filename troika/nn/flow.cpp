@@ -35,7 +35,7 @@ bool fits(size_t count, const Tensors& tensors) {
 }  // namespace
 
 void require_inputs(const std::vector<std::string>& names, const Tensors& inputs) {
-  if (!fits(names.size(), inputs)) refuse("whoever calls the model", names, inputs);
+  if (!fits(names.size(), inputs)) refuse("the caller of the model", names, inputs);
 }
 
 void require_outputs(const Block& block, const std::vector<std::string>& names,

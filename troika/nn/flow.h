@@ -69,7 +69,7 @@ void require_inputs(const std::vector<std::string>& names, const Tensors& inputs
 void require_outputs(const Block& block, const std::vector<std::string>& names,
                      const Tensors& outputs);
 
-// Holds the tensors while blocks [begin, end) of a model run. Releases each tensor when the last
+// Holds the tensors while blocks [begin, end) of a model run. Releases each tensor once the last
 // block that needs it has taken it.
 class Flow {
  public:
@@ -78,14 +78,14 @@ class Flow {
   Flow(const Wiring& wiring, size_t begin, size_t end, Tensors inputs);
 
   // Returns the tensors that blocks [begin, end) need from earlier blocks. For one block, these are
-  // the tensors of Block::takes; for several, those of Wiring::into(). All blocks must belong to
-  // the run.
+  // the tensors of Block::takes; for several, those of Wiring::into(). The range must be within the
+  // blocks of this object.
   Tensors take(size_t begin, size_t end);
   // Stores the tensors that these blocks gave. For one block, these are the tensors of
   // Block::gives; for several, those of Wiring::out_of(). Blocks that include the model's last one
   // may give a loss instead (output_layer.h).
   void give(size_t begin, size_t end, Tensors outputs);
-  // Returns the outputs of the run: the tensors of the last give() if that included the model's
+  // Returns the outputs of all blocks: the tensors of the last give() if that included the model's
   // last block, otherwise those of Wiring::out_of(). Called once, after the last block.
   Tensors outputs();
 
@@ -96,7 +96,7 @@ class Flow {
   const Wiring& wiring_;
   const size_t begin_, end_;
   c10::SmallVector<at::Tensor, 4> tensors_;  // by slot; undefined if absent
-  Tensors outputs_;                          // of the run, if the last give() had them all
+  Tensors outputs_;                          // if the last give() had all of them
   Tensors spent_;                            // the last given list; the next take() reuses it
 };
 

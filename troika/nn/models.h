@@ -51,10 +51,11 @@ std::shared_ptr<Model> make_alexnet(const ModelOptions& options);
 std::shared_ptr<Model> make_unet(const ModelOptions& options);
 
 // S2VT (Venugopalan et al. 2015, arXiv 1505.00487). A first stack of LSTMs reads the frames, then
-// zeros while the caption is written; a second stack reads its output beside zeros while there are
-// frames, then beside the words of the caption. The steps of the caption give logits, by a matrix
-// without bias. Dropout is between layers, not between time steps. Blocks: frames, frame_lstm.0,
-// ..., words, word_lstm.0, ..., head. Block words takes `captions` too.
+// zeros while the caption is written. A second stack reads the output of the first, concatenated
+// with zeros during the frames and with the embedded words during the caption. A linear layer
+// without bias turns the outputs during the caption into logits. Dropout is between layers, not
+// between time steps. Blocks: frames, frame_lstm.0, ..., words, word_lstm.0, ..., head. Block words
+// takes `captions` too.
 std::shared_ptr<Model> make_s2vt(const ModelOptions& options);
 
 // GPT-2 (Radford et al. 2019) as Hugging Face's GPT2LMHeadModel: pre-norm, gelu_new, output matrix

@@ -44,7 +44,8 @@ void check_captions(const at::Tensor& captions, int64_t batch, int64_t context) 
   refuse(kCaptions, captions, fmt::format("Long of shape [{}, {}]", batch, context));
 }
 
-// Returns the dimension's `before` zero steps, the steps, and `after` zero steps.
+// Pads dimension 1 (time) with `before` zero steps at the beginning and `after` zero steps at the
+// end.
 at::Tensor pad_steps(const at::Tensor& steps, int64_t before, int64_t after) {
   return at::constant_pad_nd(steps, {0, 0, before, after});
 }

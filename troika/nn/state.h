@@ -24,8 +24,8 @@ state::StateDict named_state(const torch::nn::Module& module, Ties ties = Ties::
 state::StateDict named_parameters(const torch::nn::Module& module);
 state::StateDict named_buffers(const torch::nn::Module& module);
 
-// Returns the parameters that require a gradient, in the order of named_state, each tied one once.
-// Optimizers step these and data parallelism averages their gradients.
+// Returns the parameters that require a gradient, in the order of named_state. A tied parameter
+// appears once. Optimizers step these and data parallelism averages their gradients.
 state::StateDict trained_parameters(const torch::nn::Module& module);
 
 // Returns the number of scalars in all parameters, tied ones counted once, without buffers: the

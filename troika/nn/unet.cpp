@@ -41,7 +41,7 @@ class UnetConv : public torch::nn::Module {
   double dropout_;
 };
 
-// The channels of a level: of its input, between its convolutions, and of its output.
+// The numbers of channels of a level: of its input, between its convolutions, and of its output.
 struct UnetLevel {
   int64_t in, middle, out;
 };
@@ -50,8 +50,8 @@ std::string skip_name(int64_t level) {
   return fmt::format("skip.{}", level);
 }
 
-// Doubles rows and columns, pads them to those of the skip where it had an odd number, and joins
-// both by channel.
+// Doubles rows and columns, pads them to the skip's if these are odd, and concatenates both tensors
+// by channel.
 at::Tensor join_skip(const at::Tensor& input, const at::Tensor& skip) {
   const std::array<int64_t, 2> doubled{2 * input.size(2), 2 * input.size(3)};
   at::Tensor features = at::upsample_nearest2d(input, doubled);

@@ -14,9 +14,9 @@ class Module;
 namespace troika::nn {
 
 // The layout of a weight [in, out] (dense.h). in_out: the values of one input are adjacent. out_in:
-// the values of one output are adjacent, as in PyTorch's Linear. The layout with the
-// faster products depends on the processor, the shapes and the version of LibTorch. Shapes, names
-// and files do not depend on the layout. Results differ only by rounding.
+// the values of one output are adjacent, as in PyTorch's Linear. The layout with the faster matrix
+// products depends on the processor, the shapes and the version of LibTorch. Shapes, names and
+// files do not depend on the layout. Results differ only by rounding.
 enum class WeightLayout { in_out, out_in };
 
 // Returns "auto", "in_out", "out_in".

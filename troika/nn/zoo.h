@@ -28,7 +28,7 @@ struct ModelOptions {
 
   // For mlp.
   int64_t hidden_layers = 2;
-  int64_t hidden_width = 512;  // also of the LSTMs of s2vt, the original's have 1000
+  int64_t hidden_width = 512;  // also of the LSTMs of s2vt (1000 in the original)
 
   // For unet: the number of times that it halves the image, the convolutions of each level, and the
   // channels of the first level. These are Ronneberger's; torchgpipe's U-Net (B, C) is {5, B, C}.
@@ -37,11 +37,11 @@ struct ModelOptions {
   int64_t base_width = 64;
 
   // For s2vt. It takes `x` [batch, any number of frames, feature_width] and `captions`, int64
-  // [batch, context], and gives logits [batch, context, vocab_size]. The words have embeddings of
-  // `width`, and so have the frames; the original's have 500.
+  // [batch, context], and gives logits [batch, context, vocab_size]. Words and frames are embedded
+  // in `width` dimensions (500 in the original).
   int64_t feature_width = 64;
   int64_t frames = 16;      // of example_inputs()
-  int64_t lstm_layers = 1;  // before the words come in, and again after that
+  int64_t lstm_layers = 1;  // in each of the two stacks
 
   // For gpt. It takes int64 [batch, length <= context] and gives logits [batch, length,
   // vocab_size]. GPT-2 small is {50257, 1024, 12, 12, 768}.

@@ -1,4 +1,4 @@
-// The arguments of Slurm's commands, and the results of their answers.
+// The arguments of Slurm's commands, and the meaning of their output.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -12,7 +12,7 @@
 namespace troika::cluster::slurm {
 namespace {
 
-// Fakes of the commands, first in PATH.
+// Puts fakes of the commands first in PATH.
 class SlurmCommands : public testing::Test {
  protected:
   SlurmCommands() : path_(std::getenv("PATH")) {
@@ -20,7 +20,7 @@ class SlurmCommands : public testing::Test {
   }
   ~SlurmCommands() override { ::setenv("PATH", path_.c_str(), 1); }
 
-  // Notes its arguments, then runs `body`.
+  // Makes a fake command that records its arguments and then runs `body`.
   void fake(const std::string& name, const std::string& body) {
     const auto file = folder_ / name;
     write_file_atomically(

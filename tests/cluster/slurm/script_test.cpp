@@ -1,4 +1,4 @@
-// The script, byte for byte, and what bash makes of it.
+// The script, byte for byte, and its effect in bash.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -88,7 +88,7 @@ TEST(SlurmScript, OnlyTheConstraintSaysWhere) {
   EXPECT_THAT(script, testing::HasSubstr("\nmodule purge\nmodule load arch/a100 || exit 2\n"));
 }
 
-// sbatch hands the modules of the login shell down.
+// sbatch passes the modules of the login shell to the job.
 TEST(SlurmScript, DropsModulesOfTheLoginShellWhereTheSiteWantsThat) {
   EXPECT_THAT(make_script(job_on("gpu_p13", 4), jean_zay()),
               testing::HasSubstr("\n\nmodule purge\nexport OMP"));

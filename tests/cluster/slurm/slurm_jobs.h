@@ -1,4 +1,4 @@
-// Jean Zay's table, and jobs that fit into it.
+// The limits table of the Jean Zay cluster, and jobs that respect it.
 #pragma once
 
 #include "troika/cluster/slurm/job.h"

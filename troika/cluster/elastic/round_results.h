@@ -17,10 +17,11 @@ class RoundResults {
 
   // The number of launches that began the round.
   size_t size() const { return size_; }
-  // The launches that have not ended it yet.
+  // The launches that have not ended the round yet.
   const std::set<int>& open() const { return open_; }
   bool has_ends() const { return !ends_.empty(); }
-  // Records how a launch ended. Returns false if the launch is not in the round, or has ended it.
+  // Records how a launch ended. Returns false if the launch is not in the round, or has ended
+  // already.
   bool end(int launch, const RoundEnd& how);
   // Records that a launch was lost. Returns false as end() does.
   bool lose(int launch) { return open_.erase(launch) != 0; }

@@ -59,11 +59,11 @@ class Rendezvous {
   int64_t add(const std::string& key, int64_t delta,
               Deadline deadline = Deadline::after(kAnswerTime));
 
-  // Add a listener, called once for each rank that is lost, or that leaves with this farewell,
-  // including events before the call. All listeners run on one internal thread, in the order of
-  // events. A listener must not throw, block, destroy this object, or call operations of this
-  // class: they would wait for the listener's own thread (CheckError). After rank 0 is gone, later
-  // events are not reported.
+  // Add a listener. It is called once for each rank that is lost, with the reason, or for each rank
+  // that leaves, with the rank's farewell; also for events before this call. All listeners run on
+  // one internal thread, in the order of events. A listener must not throw, block, destroy this
+  // object, or call operations of this class: they would wait for the listener's own thread
+  // (CheckError). After rank 0 is gone, later events are not reported.
   using LossListener = std::function<void(int rank, const std::string& reason)>;
   void on_peer_lost(LossListener listener);
   using LeaveListener = std::function<void(int rank, const std::string& farewell)>;

@@ -75,7 +75,8 @@ class ServerConnection {
   // handle.
   bool take_in(const Frame& frame);
   void answer(const Frame& question) noexcept;
-  // Handles the end of the connection.
+  // Handles the end of the connection: reconnects if a relay has ended, otherwise makes later calls
+  // fail.
   void go_on_without(const std::string& reason);
   bool return_to_server();
   void tell_listeners();

@@ -16,7 +16,7 @@ namespace troika::comm {
 void ring_all_reduce(const RankSubset& subset, ByteSpan whole, const Elements& elements);
 
 // log2 n exchanges of S bytes for n a power of two; otherwise some members do two more.
-// Half-precision types are rounded as often.
+// Half-precision types are rounded once per exchange.
 void recursive_doubling_all_reduce(const RankSubset& subset, ByteSpan whole,
                                    const Elements& elements);
 

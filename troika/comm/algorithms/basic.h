@@ -14,10 +14,10 @@ void tree_broadcast(const RankSubset& subset, ByteSpan whole, int root);
 // Binomial tree to `root`, whose `whole` becomes the result; `whole` of the others is overwritten.
 void tree_reduce(const RankSubset& subset, ByteSpan whole, int root, const Elements& elements);
 
-// Blocks of any sizes, one per member. This member's own block becomes the result; the other blocks
-// are overwritten. Calls ring_reduce_scatter(), except if Elements::wants_all_terms(): then every
-// block is sent straight to its owner, which reduces all terms at once with one rounding. Bytes and
-// messages are those of the ring.
+// `blocks` has one block per member, of any size. This member's own block becomes the result; the
+// other blocks are overwritten. Calls ring_reduce_scatter(), except if Elements::wants_all_terms():
+// then every block is sent straight to its owner, which reduces all terms at once with one
+// rounding. Bytes and messages are those of the ring.
 void flat_reduce_scatter(const RankSubset& subset, const std::vector<ByteSpan>& blocks,
                          const Elements& elements);
 

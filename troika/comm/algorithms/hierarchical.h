@@ -30,7 +30,7 @@ void hierarchical_all_gather(const RankSubset& everyone, const Nodes& nodes,
                              const std::vector<ByteSpan>& blocks);
 
 // Binomial tree from member `root` to one member of each node, then broadcast inside nodes: (M-1) S
-// bytes in total.
+// bytes over all nodes.
 void hierarchical_broadcast(const RankSubset& everyone, const Nodes& nodes, ByteSpan whole,
                             int root);
 

@@ -28,8 +28,8 @@ struct GradientBucket {
 // error feedback, each rank keeps the compression error of each bucket and adds it to the bucket's
 // next gradient, so that over any number of steps
 //   sum over ranks of inputs = ranks * sum of results + sum over ranks of kept errors
-// up to rounding of the computation type: float64 for float64 buckets, else float32. For one thread
-// at a time.
+// up to rounding of the computation type: float64 for float64 buckets, otherwise float32. Not
+// thread-safe.
 class Codec {
  public:
   virtual ~Codec() = default;

@@ -43,8 +43,8 @@ int64_t LowRankEncoding::bytes_for(at::IntArrayRef sizes, c10::ScalarType type) 
 }
 
 // The second step brings the factors close to the best ones of their rank (Halko, Martinsson and
-// Tropp, SIAM Review 2011, algorithm 4.4). The codec needs one step a call, because it starts from
-// the factors of the call before.
+// Tropp, SIAM Review 2011, algorithm 4.4). The codec needs only one step per call, because it
+// starts from the factors of the previous call.
 void LowRankEncoding::encode(const at::Tensor& values, c10::ScalarType type,
                              const at::Tensor& bytes, const at::Tensor& left_out) const {
   const auto shape = MatrixShape::of(values.sizes(), rank_);

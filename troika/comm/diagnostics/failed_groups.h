@@ -24,8 +24,8 @@ class FailedGroups {
   bool is_failed(uint32_t tag_space) const { return failed_[tag_space]; }
   bool fails_alone(uint32_t tag_space) const { return alone_[tag_space]; }
 
-  // Marks the tag space of a group that this rank joins, with the failure that it was told of
-  // before.
+  // Called when this rank joins a group. If the group's failure was reported before (add_early()),
+  // marks its tag space as failed.
   void join(const Enrolment& group);
   // Returns false if the group has failed before.
   bool add(uint32_t tag_space, const Error& cause);

@@ -70,8 +70,8 @@ class Lifeline {
   std::string place(int world_rank) const { return names_.place_of(world_rank); }
 
   // Registers a function that ends pending waits. It is called on another thread, or inside
-  // abandon(), when the world is lost and before the others are told. One per owner; an empty
-  // function unregisters. The function must not call wake_with().
+  // abandon(), when the world is lost and before the other ranks are notified. One per owner; an
+  // empty function unregisters. The function must not call wake_with().
   void wake_with(const void* owner, std::function<void()> wake) {
     wakes_.set(owner, std::move(wake));
   }
@@ -101,12 +101,12 @@ class Lifeline {
   void witness_death(int world_rank);
   // Whether that rank of the world has left normally.
   bool has_left(int world_rank) const;
-  // Reports that this rank fails and makes no further calls; the others are told. Only the first
-  // cause counts.
+  // Reports that this rank fails and makes no further calls; notifies the other ranks. Only the
+  // first cause counts.
   void abandon(const Error& cause);
   // Does what abandon() does, if the program of this rank failed for any reason.
   void abandon_for_program();
-  // Do the same for a group that fails alone: only its members are told.
+  // Do the same for a group that fails alone: notify only its members.
   void abandon_group(uint32_t id, const Error& cause);
   void abandon_group_for_program(uint32_t id);
   // Leaves normally, unless abandon() was called before. Call this before the connections close.
@@ -130,8 +130,8 @@ class Lifeline {
 
   // Asks the other end of a message of group `id` for the state of the message. Returns the state
   // in words, e.g. "rank 1 has not sent it (last: ...)", or an empty string if the other end cannot
-  // be asked. If the other end waits for a message itself, adds the state of the rank at which the
-  // row of waiting ranks ends.
+  // be asked. If the other end also waits for a message, follows the chain of waiting ranks and
+  // adds the state of the last one.
   std::string other_end(uint32_t id, const MessageFingerprint& message, Deadline deadline);
 
   // Writes the record of every group that has a folder for it, once, with the last known statuses.
@@ -165,7 +165,7 @@ class Lifeline {
   std::optional<std::string> answer_about_message(const std::string& question) const;
   // Returns the state of a rank that has not answered, in words.
   std::string state_of(int rank, const cluster::Answers& answers) const;
-  // Empty if `first` does not wait for another rank, or if the ranks wait in a circle.
+  // Empty if `first` does not wait for another rank, or if the chain of waiting ranks is a cycle.
   std::string end_of_waits(int first, const cluster::Answers& answers) const;
   // Whether the text reports that a group has failed alone. If so, records the failure.
   bool hear_of_failure(const std::string& words);

@@ -98,7 +98,7 @@ std::string Lifeline::state_of(int rank, const cluster::Answers& answers) const 
                      rank_name(answers.silent[index]));
 }
 
-// Ranks of a pipeline wait for each other in a row: its end is the cause.
+// The ranks of a pipeline wait for each other in a chain. The last rank of the chain is the cause.
 std::string Lifeline::end_of_waits(int first, const cluster::Answers& answers) const {
   std::set<int> visited{world_rank_, first};
   for (int rank = first;;) {

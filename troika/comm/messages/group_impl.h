@@ -83,7 +83,8 @@ struct GroupInfo {
   bool receives_any = false;
   // Whether a part of this group can fail without the rest of the world.
   bool can_fail_alone = false;
-  // Whether a failure of this group ends this group only: a part made that way, or a part of one.
+  // Whether a failure of this group ends only this group (NewGroupOptions::fails_alone). Inherited
+  // by its parts.
   bool fails_alone = false;
   // Whether try_native() accepts calls with buffers in CUDA memory.
   bool takes_cuda = false;
@@ -159,8 +160,9 @@ class GroupImpl {
   // Makes progress on messages in flight, and returns whether any still needs it. Called while this
   // rank waits for something else. By default messages progress by themselves.
   virtual bool drive() { return false; }
-  // Calls `drive` while this rank waits in this group or in a part of it. Called before the first
-  // call on the group, by the group that carries messages between its nodes.
+  // Sets a function that is called while this rank waits in this group or in a part of it. Called
+  // by a routed group (routed.h), before the first call on this group, to progress its messages
+  // between nodes.
   virtual void drive_while_waiting(std::function<bool()> drive);
 
   // Returns `count` elements of uninitialised host memory from which this group communicates

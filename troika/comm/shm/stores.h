@@ -44,14 +44,15 @@ class StoreTrial {
   std::array<double, 2> least_{kNever, kNever};  // without and with streaming
 };
 
-// Chooses the kind of store from rank 0's trials, which the other ranks follow. For each call:
-// start(); write the slot as small_streams() says; send notice() to the others; take() rank 0's
-// notice; finish().
+// Chooses the kind of store from rank 0's trials. All other ranks use rank 0's choice. For each
+// call: start(); write the slot as small_streams() says; send notice() to the others; take() rank
+// 0's notice; finish().
 class StoreChoice {
  public:
   explicit StoreChoice(bool decides) : decides_(decides) {}
 
-  // `bytes` is 0 if there is nothing to choose. Small calls are sent in slots.
+  // Begins a call. `bytes` is 0 if its data do not go through a slot or a staging area, so that
+  // there is nothing to choose. Small calls use slots.
   void start(int operation, size_t bytes, bool is_small);
   unsigned notice() const;
   void take(unsigned notice);

@@ -1,4 +1,4 @@
-// The node of each rank, and whether it has fewer processors than ranks.
+// The node of each rank, and whether a node has fewer processors than ranks.
 #pragma once
 
 #include <string>
