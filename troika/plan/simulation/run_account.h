@@ -23,7 +23,7 @@ class RunAccount {
 
   void send(int rank, double bytes) { use(rank).sent_bytes += bytes; }
   void receive(int rank, double bytes);
-  // Begins the passes of an item. What they take has been received.
+  // Begins the passes of an item. Their inputs have been received.
   void begin_passes(int rank, const ProgramItem& item);
   void end_pass(int rank, int step, const ProgramItem& item, const PassTimes& times);
   void end_update(int rank, int step, double begin, double end);
