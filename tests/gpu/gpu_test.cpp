@@ -1,4 +1,4 @@
-// What only a real GPU shows, for scripts/test-gpu. tests/pretend_device has the cases that need
+// Cases that need a real GPU, for scripts/test-gpu. tests/pretend_device has the cases that need
 // none.
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
