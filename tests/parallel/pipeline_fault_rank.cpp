@@ -22,7 +22,9 @@ using comm::FaultPlan;
 using comm::FaultReports;
 
 constexpr int kMicroBatches = 8;
-constexpr int kFaultyPass = 3;  // its micro-batch
+// The faulty pass is one of micro-batch 3 in the second step. Every rank has left the barrier by
+// then, because stage 3 must have ended passes of the first step.
+constexpr int kFaultyPass = kMicroBatches + 3;
 
 // Misbehaves, or makes the victim misbehave, during the passes of this rank's stage.
 class Fault {
@@ -109,6 +111,7 @@ Outcome run(const FaultPlan& plan, const FaultReports& reports) {
       reports.tell(0, 0, Clock::now(), "victim");
     }
     world.barrier();
+    pipeline.run(batch, batch, loss);
     watch.restart();
     pipeline.run(batch, batch, loss);
     return {watch.seconds() * 1000};
