@@ -77,7 +77,7 @@ class SharedFolder : public testing::Test {
       EXPECT_ERROR(File(folder_ / name, flags), ErrorKind::usage,
                    "[base] cannot write " + (folder_ / name).string() +
                        " where other users can write; got " + got +
-                       ", expected no file, or a regular one of this user (remove it, or choose a "
+                       ", expected no file, or a regular file of this user (remove it, or choose a "
                        "folder that only you can write into)");
     }
   }
@@ -152,7 +152,8 @@ TEST(File, OwnFoldersAreClosedWhereOthersCanWrite) {
   make_own_folder(folder / "deep/closed");
   ::umask(before);
   std::filesystem::create_directory_symlink(folder / "deep/records", folder / "deep/link");
-  const std::string expected = "a folder of this user, as others can write beside it";
+  const std::string expected =
+      "a folder of this user, because others can write to the folder around it";
   EXPECT_ERROR(make_own_folder(folder / "deep/link"), ErrorKind::usage,
                "[base] cannot use " + (folder / "deep/link").string() +
                    "; got a link or another user's folder, expected " + expected);

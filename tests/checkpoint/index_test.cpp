@@ -48,9 +48,9 @@ TEST_F(Boxes, AreReadInPart) {
   EXPECT_TRUE(saved.read(flat(3, 4)).equal(at::arange(3, 7)));
   EXPECT_TRUE(saved.read(flat(6, 2)).equal(at::arange(6, 8)));
   EXPECT_EQ(saved.read(flat(8, 0)).numel(), 0);
-  EXPECT_ERROR(saved.read("u"), ErrorKind::usage,
-               "[checkpoint] checkpoint " + saved.path().string() +
-                   " does not hold what is asked for; got no `u`");
+  EXPECT_ERROR(
+      saved.read("u"), ErrorKind::usage,
+      "[checkpoint] checkpoint " + saved.path().string() + " lacks requested data; got no `u`");
   EXPECT_THAT(message_of([&] { saved.read(flat(6, 3)); }),
               HasSubstr("flat range in a box of t; got 6:9, expected a range within 0:8"));
   EXPECT_THAT(message_of([&] {

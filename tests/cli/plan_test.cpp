@@ -56,8 +56,8 @@ TEST_F(PlanCommand, ExplainsAConfigurationInAnyWorld) {
   EXPECT_THAT(there.out,
               AllOf(StartsWith("# strategy   zero3\n# mesh       8 ranks: data=8\n"),
                     HasSubstr("# actions    0F0 0B0 0F1 0B1 0REDUCE 0STEP\n"),
-                    HasSubstr("ZeRO stage 3 shares optimizer states, gradients and parameters out "
-                              "among 4 ranks\n"),
+                    HasSubstr("ZeRO stage 3 shards optimizer states, gradients and parameters "
+                              "over 4 ranks\n"),
                     HasSubstr("# memory     precision bf16-mixed, all activations kept\n"),
                     HasSubstr("\nzero_group = 4  #")));
   // The output is a plan.

@@ -279,8 +279,8 @@ TEST_F(Weights, WhatIsNotThereOrUnknownIsSaid) {
   EXPECT_THAT(
       troika("export last out.safetensors").err,
       HasSubstr("[checkpoint] there is no last checkpoint; got none in runs/run/checkpoints, "
-                "expected those of a run that was trained (give the folder of the run, as "
-                "runs/NAME)"));
+                "expected a run that was trained (give the folder of the run, for "
+                "example runs/NAME)"));
   make_folder(folder_ / "empty");
   EXPECT_THAT(troika("export empty out.safetensors").err,
               HasSubstr("there is no checkpoint empty; got a folder without one"));

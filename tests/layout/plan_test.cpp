@@ -111,7 +111,7 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero, .zero_stage = 3, .zero_group = 3}}),
             "none");
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero, .zero_stage = 3, .zero_group = 4}}),
-            "[layout] groups of ranks that share a model out; got 4 ranks in each, expected a "
+            "[layout] groups of ranks that shard a model; got 4 ranks in each, expected a "
             "divisor of 6, "
             "the ranks of the data axis");
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.method = zero}}),
@@ -191,8 +191,8 @@ TEST(Plan, IsExplained) {
             "stages     one: each replica runs the whole model\n"
             "schedule   one_stage, 2 micro-batches a step, averaged\n"
             "actions    0F0 0B0 0F1 0B1 0REDUCE 0STEP\n"
-            "exchange   each step averages gradients; ZeRO stage 2 shares optimizer states and "
-            "gradients out among 4 ranks\n"
+            "exchange   each step averages gradients; ZeRO stage 2 shards optimizer states and "
+            "gradients over 4 ranks\n"
             "memory     precision bf16-mixed, recomputation full\n");
   EXPECT_THAT(explain({}), HasSubstr("one replica: nothing is exchanged"));
   EXPECT_THAT(explain({.exchange = {.method = ExchangeMethod::local_steps,

@@ -176,21 +176,21 @@ TEST(MetricErrors, ShapesAndTypes) {
 TEST(MetricErrors, Values) {
   EXPECT_ERROR(
       Accuracy().update(at::zeros({2, 3}), labels({0, 3})), ErrorKind::usage,
-      "[metrics] target of a metric is no class number; got 3, expected 0 to 2, or -100 for "
+      "[metrics] target of a metric is not a class number; got 3, expected 0 to 2, or -100 for "
       "ignored");
   EXPECT_ERROR(Accuracy({.ignore_index = {}}).update(at::zeros({2, 3}), labels({0, -100})),
                ErrorKind::usage,
-               "[metrics] target of a metric is no class number; got -100, expected 0 to 2");
+               "[metrics] target of a metric is not a class number; got -100, expected 0 to 2");
   EXPECT_ERROR(ConfusionMatrix({.num_classes = 3}).update(labels({3}), labels({2})),
                ErrorKind::usage,
-               "[metrics] prediction of a metric is no class number; got 3, expected 0 to 2");
+               "[metrics] prediction of a metric is not a class number; got 3, expected 0 to 2");
   EXPECT_ERROR(
       F1Score({.task = kBinary}).update(numbers({1.5}), labels({1})), ErrorKind::usage,
-      "[metrics] prediction of a metric is no probability; got 1.5, expected a number from 0 "
+      "[metrics] prediction of a metric is not a probability; got 1.5, expected a number from 0 "
       "to 1 (apply sigmoid to logits)");
   EXPECT_ERROR(
       Auroc({.num_classes = 2}).update(at::full({1, 2}, -2.0), labels({1})), ErrorKind::usage,
-      "[metrics] prediction of a metric is no probability; got -2, expected a number from 0 "
+      "[metrics] prediction of a metric is not a probability; got -2, expected a number from 0 "
       "to 1 (apply softmax to logits)");
 }
 

@@ -23,7 +23,7 @@ TEST_F(Mail, APeerThatIgnoresItsCreditIsBroken) {
   const std::string text(kEagerBytes, 'x');
   for (size_t i = 0; i < kCreditWindow / (kEagerBytes + 64); ++i) message(1, text);
   EXPECT_ERROR(message(1, text), ErrorKind::failure,
-               "[net] broken frame; got more than there is credit for");
+               "[net] broken frame; got more bytes than the credit allows");
 }
 
 TEST_F(Mail, EmptyMessagesAndAnnouncementsCostCreditToo) {

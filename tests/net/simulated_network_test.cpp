@@ -40,7 +40,7 @@ TEST(Simulation, TimeIsThatOfTheClockAndDeadlinesCostNone) {
   network.stop("a");
   char buffer[1];
   EXPECT_ERROR(receive_by(b, "a", 1, buffer, Deadline::after(std::chrono::hours(9))),
-               ErrorKind::timeout, "[net] a message from a was not done in time");
+               ErrorKind::timeout, "[net] a message from a did not finish in time");
 }
 
 // Ranks pass a sum around a ring. Returns the ranks and times of all steps.

@@ -193,7 +193,7 @@ TEST_P(TcpMessages, WaitForCreditAndLoseNothing) {
 TEST_P(TcpMessages, CanBeGivenUpByTheirReceiver) {
   std::string buffer(100, '?');
   EXPECT_ERROR(receive_by(b_, "a", 1, buffer, Deadline::after(Milliseconds(5))), ErrorKind::timeout,
-               "[net] a message from a was not done in time");
+               "[net] a message from a did not finish in time");
   send_by(a_, "b", 1, "later", soon());
   EXPECT_EQ(Receipt(b_, "a", 1, 10).text(), "later");
   EXPECT_EQ(buffer, std::string(100, '?'));
@@ -203,7 +203,7 @@ TEST_P(TcpMessages, ThatWereAnnouncedAndGivenUpEndTheConnection) {
   const std::string text(kEagerBytes + 1, 'x');
   Watch watch(b_);
   EXPECT_ERROR(send_by(a_, "b", 1, std::string_view(text), Deadline::after(Milliseconds(20))),
-               ErrorKind::timeout, "[net] a message to b was not done in time");
+               ErrorKind::timeout, "[net] a message to b did not finish in time");
   EXPECT_TRUE(watch.wait("a", false));
   a_.connect("b", b_.addresses(), soon());
   send_by(a_, "b", 1, "again", soon());

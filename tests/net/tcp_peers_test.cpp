@@ -134,7 +134,7 @@ TEST_P(Victims, AStoppedProcessIsNamedAtTheDeadline) {
     barrier(endpoint, rank, kSize);
     if (rank == victim) ::raise(SIGSTOP);
     const std::string expected =
-        "[net] a message from " + std::to_string(victim) + " was not done in time";
+        "[net] a message from " + std::to_string(victim) + " did not finish in time";
     try {
       char text[4];
       receive_by(endpoint, std::to_string(victim), 2, text, Deadline::after(Milliseconds(100)));

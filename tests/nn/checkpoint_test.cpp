@@ -181,17 +181,18 @@ TEST(Checkpoint, AFunctionThatDoesSomethingElseIsToldSo) {
         return input.expand({++calls, 3}).exp().sum();
       },
       x, {.name = "block b"});
-  EXPECT_ERROR(wider.backward(), ErrorKind::failure,
-               "[nn] block b did not do the same when recomputed: saved tensor 1 of 1; got Float "
-               "[2, 3] on cpu, expected Float [1, 3] on cpu (a recomputed function must depend on "
-               "nothing that changes)");
+  EXPECT_ERROR(
+      wider.backward(), ErrorKind::failure,
+      "[nn] block b gave another result when it was recomputed: saved tensor 1 of 1; got Float "
+      "[2, 3] on cpu, expected Float [1, 3] on cpu (a recomputed function must depend on "
+      "nothing that changes)");
   calls = 0;
   const auto shorter = checkpoint(
       [&](const at::Tensor& input) { return ++calls == 1 ? input.exp().exp() : input.exp(); }, x,
       {.name = "block c"});
   EXPECT_ERROR(
       shorter.sum().backward(), ErrorKind::failure,
-      "[nn] block c did not do the same when recomputed: saved tensor 2 of 2; got nothing, "
+      "[nn] block c gave another result when it was recomputed: saved tensor 2 of 2; got nothing, "
       "expected Float [3] on cpu (a recomputed function must depend on nothing that "
       "changes)");
 }

@@ -114,9 +114,9 @@ TEST(KeyedDropout, IsLibTorchsWhereDrawsAreNotKeyed) {
 
 TEST(KeyedDropout, RefusesRowsThatAreNotOfSamples) {
   EXPECT_ERROR(dropped(at::ones({5, 2}), {0, 1}, 0.5), ErrorKind::usage,
-               "[nn] dropout cannot tell the samples of its input apart; got shape [5, 2], "
-               "expected as many rows for each of 2 samples (give dropout tensors whose dim 0 is "
-               "the batch's, or use at::dropout())");
+               "[nn] dropout cannot find the samples of its input; got shape [5, 2], "
+               "expected as many rows for each of 2 samples (dim 0 of the input must be the batch "
+               "dimension; at::dropout() takes any tensor)");
 }
 
 // Masks do not change if the batch or the model is cut, or if blocks are recomputed.

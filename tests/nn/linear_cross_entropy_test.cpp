@@ -271,7 +271,8 @@ TEST_F(GptLoss, IsGivenByTheModelThatIsAskedAlone) {
     FAIL() << "not refused";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
-              "[nn] the model cannot be asked for a loss; got a last block without an output "
+              "[nn] the model has no output layer that computes a loss; got a last block without "
+              "an output "
               "layer, expected a last block whose forward takes an nn::OutputLayer");
   }
 }

@@ -190,7 +190,7 @@ TEST(MetricLog, RefusesWhatContradictsItself) {
   EXPECT_ERROR(
       log.log("a", 1, {.sync_dist = true, .rank_zero_only = true}), ErrorKind::usage,
       "[observe] cannot log `a`; got rank_zero_only and sync_dist, expected at most one of "
-      "them (rank 0 would wait for ranks that never come)");
+      "them (rank 0 would wait for ranks that never join)");
   EXPECT_ERROR(
       log.log("a", 1, {.on_step = false}), ErrorKind::usage,
       "[observe] cannot log `a`; got neither on_step nor on_epoch, expected at least one of "

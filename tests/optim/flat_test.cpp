@@ -210,7 +210,7 @@ TEST(FlatOptimizer, RefusesAStateThatDoesNotFitAndChangesNothing) {
   fails({{"a.sum", sum.to(at::kLong)}, {"a.step", step}},
         "[optim] state a.sum does not fit; got integers [3], expected [3]");
   fails({{"a.sum", sum}, {"a.step", step}, {"b.sum", sum}},
-        "[optim] a state is of no use here; got b.sum");
+        "[optim] an unknown state was given; got b.sum");
   fails({{"a.sum", sum}, {"a.sum", sum}}, "[optim] a state is given twice; got a.sum");
 }
 
@@ -229,7 +229,7 @@ TEST(FlatOptimizer, RefusesParametersItCannotStep) {
       "[optim] cannot optimize w; got elements with gaps or overlaps in memory, expected a tensor "
       "that fills what it spans");
   fails({{"w", x}, {"v", x}}, "[optim] v and w are one tensor (give a tied parameter once)");
-  fails({{"w", x}, {"w", x.clone()}}, "[optim] two parameters of one name; got w");
+  fails({{"w", x}, {"w", x.clone()}}, "[optim] two parameters have the same name; got w");
 }
 
 TEST(FlatOptimizer, RefusesGradientsThatDoNotFit) {

@@ -119,7 +119,7 @@ TEST(Schedule, RefusesWhatMakesNoSense) {
                "[optim] unknown scaling of the learning rate; got liner (did you mean linear?)");
   EXPECT_ERROR(make_schedule({.name = "one_cycle", .warmup_steps = 3}, {.steps = 10}),
                ErrorKind::usage,
-               "[optim] one_cycle is its own warm-up; got 3 warm-up steps, expected 0 "
+               "[optim] one_cycle has its own warm-up; got 3 warm-up steps, expected 0 "
                "(rise_fraction says how long it rises)");
   EXPECT_ERROR(make_schedule({.name = "multi_step"}, {.steps = 10}), ErrorKind::usage,
                "[optim] milestones of multi_step; got none, expected at least one step, in "

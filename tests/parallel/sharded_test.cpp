@@ -334,9 +334,10 @@ TEST(Sharded, RefusesWhatItCannotDo) {
   EXPECT_ERROR(make({.stage = 3}), ErrorKind::usage,
                "[parallel] stage 3 gathers parameters block by block; got a module without blocks, "
                "expected a nn::Model (nn::from_sequential() makes one of a torch::nn::Sequential)");
-  EXPECT_ERROR(make({.group_size = 2}), ErrorKind::usage,
-               "[parallel] ranks that share a model out in groups; got groups of 2 of 1 ranks, "
-               "expected a number that divides that of ranks");
+  EXPECT_ERROR(
+      make({.group_size = 2}), ErrorKind::usage,
+      "[parallel] ranks in each group of sharded data parallelism; got groups of 2 of 1 ranks, "
+      "expected a number that divides that of ranks");
   Sharded sharded(*replica.module, group, {});
   EXPECT_ERROR(sharded.load_state({{"x", torch::ones({1})}}), ErrorKind::usage,
                "[parallel] a saved state does not fit; got x (load with the model, strategy and "

@@ -79,7 +79,7 @@ TEST(DeviceOptimizers, OthersAreRefusedWithAHint) {
   EXPECT_ERROR(optim::make_optimizer(Model(device(0)).parameters, {.name = "lamb"}),
                ErrorKind::usage,
                "[optim] lamb steps tensors in host memory; got privateuseone:0, expected cpu "
-               "(optim::MasterWeights are copies there)");
+               "(optim::MasterWeights keeps copies in host memory)");
 }
 
 TEST(DeviceOptimizers, StatesComeFromTheHost) {

@@ -153,7 +153,7 @@ TEST(ServerCalls, TimeOutsNameTheServer) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::timeout);
     EXPECT_THAT(error.what(),
-                testing::StartsWith("[server] the pull from table w was not done in time; got no "
+                testing::StartsWith("[server] the pull from table w did not finish in time; got no "
                                     "answer of s0 for range 0 (and 0 other ranges); the scheduler "
                                     "was last heard of "));
   }

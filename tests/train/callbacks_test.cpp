@@ -146,10 +146,10 @@ TEST_F(CallbackRun, HearOfWhatEndsARun) {
 
 TEST_F(CallbackRun, OfOneNameAreRefused) {
   Task task(linear());
-  EXPECT_ERROR(
-      fit(task, {std::make_shared<Plain>(), std::make_shared<Plain>()}), ErrorKind::usage,
-      "[train] two callbacks of one name; got plain, expected names that differ, as states "
-      "are saved under them");
+  EXPECT_ERROR(fit(task, {std::make_shared<Plain>(), std::make_shared<Plain>()}), ErrorKind::usage,
+               "[train] two callbacks have the same name; got plain, expected different names, "
+               "because states "
+               "are saved under them");
 }
 
 // Logs in all ways. The numbers of each rank are known to all ranks.

@@ -386,7 +386,7 @@ TEST(RankZero, WhatItThrowsFirstEndsAll) {
                                   } catch (const Error& problem) {
                                     EXPECT_EQ(problem.kind(), ErrorKind::peer);
                                     EXPECT_STREQ(problem.what(),
-                                                 "[train] rank 0, which goes first, failed; got "
+                                                 "[train] rank 0, which runs first, failed; got "
                                                  "no disk");
                                     ++told;
                                   }

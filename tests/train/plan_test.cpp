@@ -225,7 +225,7 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
             "schedule.name one_stage, expected a schedule by name, or no cut");
   Plan torn = on("data=4");
   torn.exchange = {.method = ExchangeMethod::zero, .zero_stage = 2, .zero_group = 3};
-  EXPECT_THAT(refused(torn, 4), HasSubstr("groups of ranks that share a model out"));
+  EXPECT_THAT(refused(torn, 4), HasSubstr("groups of ranks that shard a model"));
 }
 
 TEST(MemoryOfAPlan, IsThatOfWhatThePlanSays) {

@@ -141,7 +141,7 @@ TEST_F(SwaRun, RefusesWhatLeavesNothingToAverage) {
   ReplicatedTask task({make_waves_task(8, 0), make_waves_task(8, 0)});
   EXPECT_ERROR(Trainer(options_, comm::local::alone()).fit(task, Waves(), Waves()),
                ErrorKind::usage,
-               "[train] swa makes the statistics of batch norms anew; got strategy dp, whose "
+               "[train] swa recomputes the statistics of batch norms; got strategy dp, whose "
                "threads each see a part of a batch, expected a strategy of processes");
 }
 

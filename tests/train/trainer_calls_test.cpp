@@ -218,7 +218,7 @@ TEST_F(TrainerCalls, ACheckpointThatIsNotThereIsRefused) {
   const auto checkpoints = (folder_ / "run/checkpoints").string();
   EXPECT_EQ(error_of([&] { trainer.test(*task, Waves(), "best"); }),
             "[train] cannot test the best checkpoint; got none in " + checkpoints +
-                ", expected those of a run that was trained (run.folder and run.name say which "
+                ", expected a run that was trained (run.folder and run.name say which "
                 "run)");
   EXPECT_THAT(error_of([&] { trainer.predict(*task, Waves(), "nowhere"); }),
               HasSubstr("expected last, best, the folder of a run or of a checkpoint, or a file"));

@@ -60,7 +60,8 @@ Rule count_or_flag() {
 }
 
 Rule number_or_share() {
-  return {.text = "a number as 10, or a share as 0.1", .holds = {}, .takes_numbers = true};
+  return {
+      .text = "a number such as 10, or a fraction such as 0.1", .holds = {}, .takes_numbers = true};
 }
 
 Rule from_to_below(double low, double high) {

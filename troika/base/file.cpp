@@ -46,7 +46,7 @@ struct stat status_of(int fd, const std::filesystem::path& path) {
   throw Error("base", ErrorKind::usage,
               {.what = fmt::format("cannot write {} where other users can write", path.string()),
                .got = std::move(got),
-               .expected = "no file, or a regular one of this user",
+               .expected = "no file, or a regular file of this user",
                .hint = "remove it, or choose a folder that only you can write into"});
 }
 
@@ -235,10 +235,11 @@ void make_own_folder(const std::filesystem::path& path) {
   if (!is_open) return;
   if (::lstat(path.c_str(), &status) != 0) fail("read", path, errno);
   if (S_ISDIR(status.st_mode) && (status.st_uid == ::geteuid() || status.st_uid == 0)) return;
-  throw Error("base", ErrorKind::usage,
-              {.what = "cannot use " + path.string(),
-               .got = "a link or another user's folder",
-               .expected = "a folder of this user, as others can write beside it"});
+  throw Error(
+      "base", ErrorKind::usage,
+      {.what = "cannot use " + path.string(),
+       .got = "a link or another user's folder",
+       .expected = "a folder of this user, because others can write to the folder around it"});
 }
 
 std::string random_name() {

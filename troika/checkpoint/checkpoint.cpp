@@ -21,8 +21,8 @@ std::filesystem::path find_on_disk(const std::filesystem::path& path) {
   throw Error("checkpoint", ErrorKind::usage,
               {.what = "there is no " + path.string() + " checkpoint",
                .got = "none in " + checkpoints.string(),
-               .expected = "those of a run that was trained",
-               .hint = "give the folder of the run, as runs/NAME"});
+               .expected = "a run that was trained",
+               .hint = "give the folder of the run, for example runs/NAME"});
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ const SavedTensor& CheckpointReader::at(const std::string& name) const {
   const auto* tensor = find(name);
   if (tensor) return *tensor;
   throw Error("checkpoint", ErrorKind::usage,
-              {.what = "checkpoint " + checkpoint_.string() + " does not hold what is asked for",
+              {.what = "checkpoint " + checkpoint_.string() + " lacks requested data",
                .got = fmt::format("no `{}`", name)});
 }
 
@@ -79,7 +79,7 @@ at::Tensor CheckpointReader::read(const layout::Box& box) const {
   }
   if (box.shape != tensor.shape) {
     throw Error("checkpoint", ErrorKind::usage,
-                {.what = "checkpoint " + checkpoint_.string() + " does not hold what is asked for",
+                {.what = "checkpoint " + checkpoint_.string() + " lacks requested data",
                  .got = fmt::format("`{}` of shape [{}]", box.name, fmt::join(tensor.shape, ", ")),
                  .expected = fmt::format("[{}]", fmt::join(box.shape, ", "))});
   }

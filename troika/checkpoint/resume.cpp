@@ -180,7 +180,7 @@ void write_folder(const comm::Group& group, const std::filesystem::path& unfinis
     throw Error("checkpoint", ErrorKind::failure,
                 {.what = "cannot save a checkpoint",
                  .got = "tensors that changed while they were written",
-                 .expected = "a state that nobody changes meanwhile"});
+                 .expected = "a state that does not change while it is saved"});
   }
   if (is_main) finish_folder(group, unfinished, *index);
 }

@@ -26,14 +26,15 @@ void add_words(CLI::App& command, bench::Words& words) {
       .add_option("--operation", words.operation,
                   "all_reduce, reduce_scatter, all_gather or broadcast")
       ->capture_default_str();
-  command.add_option("--backends", words.backends,
-                     "those to measure; default: those of shm, tcp, gloo and mpi in this build");
+  command.add_option(
+      "--backends", words.backends,
+      "back ends to measure; default: shm, tcp, gloo and mpi, as far as this build has them");
   command
       .add_option("--algorithms", words.algorithms,
-                  "of all_reduce: auto, ring, recursive_doubling, ...")
+                  "algorithms of all_reduce: auto, ring, recursive_doubling, ...")
       ->capture_default_str();
   command.add_option("--ranks", words.ranks, "numbers of processes")->capture_default_str();
-  command.add_option("--sizes", words.sizes, "of the whole tensor, in bytes")
+  command.add_option("--sizes", words.sizes, "sizes of the whole tensor, in bytes")
       ->capture_default_str();
   command.add_option("--dtype", words.dtype, "float32, float64, float16, bfloat16, int32 or int64")
       ->capture_default_str();
@@ -46,7 +47,7 @@ void add_words(CLI::App& command, bench::Words& words) {
   command.add_option("--against", words.against,
                      "other libraries to compare with: gloo, mpi; all_reduce of float32 only");
   command.add_flag("--zero-copy-limit", words.zero_copy_limit,
-                   "measure what no all-reduce in shared memory can beat, too");
+                   "also measure a lower bound of all-reduces in shared memory");
 }
 
 // Under another launcher, each rank would start a benchmark at the same time. Slurm's variables are
@@ -97,7 +98,7 @@ int measure_messages(const bench::NetWords& words, const std::string& json_file)
 void add_words(CLI::App& command, bench::NetWords& words) {
   command.add_option("--operations", words.operations, "round_trip, exchange, messages, death")
       ->capture_default_str();
-  command.add_option("--sizes", words.sizes, "of a message, in bytes")->capture_default_str();
+  command.add_option("--sizes", words.sizes, "sizes of a message, in bytes")->capture_default_str();
   command.add_option("--streams", words.streams, "numbers of sockets for long messages")
       ->capture_default_str();
   command.add_option("--protections", words.protections, "none, authenticated, encrypted")
@@ -116,7 +117,7 @@ Entry add_bench(CLI::App& app) {
     std::string rows_file;
   };
   const auto given = std::make_shared<Given>();
-  auto* command = app.add_subcommand("bench", "measure what this machine gives");
+  auto* command = app.add_subcommand("bench", "measure collectives and messages on this machine");
   command->require_subcommand(1);
 
   auto* collectives = command->add_subcommand(

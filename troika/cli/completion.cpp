@@ -114,8 +114,8 @@ std::string completion(const CLI::App& app, const char* script) {
 }  // namespace
 
 Entry add_completion(CLI::App& app) {
-  auto* command =
-      app.add_subcommand("completion", "print what makes a shell complete commands and options");
+  auto* command = app.add_subcommand(
+      "completion", "print a script with which a shell completes commands and options");
   const auto shell = std::make_shared<std::string>();
   const std::map<std::string, const char*> scripts{{"bash", kBash}, {"zsh", kZsh}};
   command->add_option("SHELL", *shell, "bash or zsh")->required()->check(CLI::IsMember(scripts));

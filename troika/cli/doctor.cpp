@@ -223,17 +223,19 @@ int explain(const std::string& given) {
 
 Entry add_doctor(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "doctor", "say what this machine has and what is missing, or where a job's ranks parted");
+      "doctor",
+      "report what this machine has and what is missing, or where the ranks of a failed job were");
   const auto as_json = std::make_shared<bool>(false);
   const auto records = std::make_shared<std::optional<std::string>>();
   const auto tuning = std::make_shared<bool>(false);
-  auto* json = command->add_flag("--json", *as_json, "as JSON");
+  auto* json = command->add_flag("--json", *as_json, "print JSON");
   auto* timed = command->add_flag(
-      "--tuning", *tuning, "what runs timed on this machine at their start, and what they chose");
+      "--tuning", *tuning,
+      "print what runs timed on this machine at their start, and what they chose");
   command
       ->add_option("--flight-record", *records,
-                   "flight records of a failed job, by their folder, that of the launcher's logs "
-                   "or the run's: say which rank was where")
+                   "report where each rank of a failed job was; the folder of its flight records, "
+                   "of the launcher's logs or of the run")
       ->type_name("DIR")
       ->excludes(json)
       ->excludes(timed);

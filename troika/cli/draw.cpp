@@ -51,7 +51,7 @@ void add_draw_options(CLI::App& command, DrawArguments& arguments) {
                                      schedule_help())
                      ->expected(0, 3)
                      ->type_name("TEXT ...");
-  command.add_option("--svg", arguments.svg, "of --draw: file to write the picture to, too")
+  command.add_option("--svg", arguments.svg, "with --draw: also write the picture to this file")
       ->needs(option);
   command
       .add_option("--width", arguments.width,

@@ -89,7 +89,7 @@ Entry add_test(CLI::App& app) {
 }
 
 Entry add_predict(CLI::App& app) {
-  auto* command = app.add_subcommand("predict", "write what a checkpoint's model says of data");
+  auto* command = app.add_subcommand("predict", "write a model's predictions for a data set");
   struct Arguments : ConfigArguments {
     std::string output;
   };

@@ -95,11 +95,11 @@ int run(Arguments arguments, std::vector<std::string> command) {
 void add_elastic_options(CLI::App& command, Arguments& arguments, CLI::Option* endpoint) {
   command
       .add_option("--rdzv-id,--rdzv_id", arguments.elastic.id,
-                  "name of the run, no secret; launches of others are refused")
+                  "name of the run, not a secret; launches with another name are refused")
       ->needs(endpoint);
   command
       .add_option("--rdzv-last-call-timeout", arguments.last_call_seconds,
-                  "seconds that MIN machines wait for more")
+                  "seconds for which MIN machines wait for more")
       ->capture_default_str()
       ->needs(endpoint);
   command
@@ -122,7 +122,7 @@ Milliseconds to_timeout(const std::string& what, double seconds) {
 
 Entry add_launch(CLI::App& app, const AfterDashes& rest) {
   auto* command = app.add_subcommand(
-      "launch", "start a program once per rank, with torchrun's variables, and watch over it");
+      "launch", "start a program once per rank, with torchrun's variables, and monitor it");
   const auto arguments = std::make_shared<Arguments>();
   auto& options = arguments->options;
   command
@@ -133,39 +133,40 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       ->capture_default_str();
   auto* endpoint =
       command->add_option("--rdzv-endpoint,--rdzv_endpoint", arguments->elastic.endpoint,
-                          "HOST:PORT that the launches of all machines connect to; HOST has rank "
-                          "0, and must not be lost");
+                          "HOST:PORT to which the launches of all machines connect; HOST has rank "
+                          "0, and its loss ends the run");
   command
       ->add_flag("--standalone", arguments->standalone,
-                 "one machine and any free port, as without it; torchrun's name")
+                 "one machine and any free port, which is the default; for torchrun's users")
       ->excludes(endpoint);
-  command->add_option("--node-rank,--node_rank", options.node_rank, "which of them this is")
+  command->add_option("--node-rank,--node_rank", options.node_rank, "number of this machine")
       ->capture_default_str()
       ->excludes(endpoint);
   command->add_option("--master-addr,--master_addr", options.master_address, "address of machine 0")
       ->excludes(endpoint);
   command
       ->add_option("--master-port,--master_port", options.master_port,
-                   "where rank 0 listens; 0: any free one")
+                   "port on which rank 0 listens; 0: any free port")
       ->capture_default_str();
   command->add_option("--interface", options.interface,
                       "network interface or address that this launch and rank 0 listen on; "
-                      "default: $TROIKA_SOCKET_IFNAME, else all");
+                      "default: $TROIKA_SOCKET_IFNAME, otherwise all");
   command->add_option("--log-dir,--log_dir", arguments->log_dir,
-                      "folder of rank-N.log; default: a temporary one, kept on failure");
-  command->add_flag("--tee", options.tee, "show the lines of all ranks, not of rank 0 alone");
+                      "folder of rank-N.log; default: a temporary folder, kept on failure");
+  command->add_flag("--tee", options.tee,
+                    "show the output lines of all ranks, instead of rank 0's only");
   command
       ->add_option("--shutdown-timeout", arguments->shutdown_seconds,
                    "seconds from SIGTERM to SIGKILL")
       ->capture_default_str();
   command
       ->add_option("--max-restarts,--max_restarts", options.max_restarts,
-                   "how often all ranks start anew after one failed")
+                   "how often all ranks are restarted after one failed")
       ->capture_default_str();
   add_elastic_options(*command, *arguments, endpoint);
   command->footer(
-      "PROGRAM and its ARGUMENTS follow the options, after -- or not; all from PROGRAM on is its "
-      "own.");
+      "PROGRAM and its ARGUMENTS follow the options, with or without -- before them. Options after "
+      "PROGRAM are the program's.");
   command->prefix_command();
   return {command, [command, arguments, rest] { return run(*arguments, program(*command, rest)); }};
 }

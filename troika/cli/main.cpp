@@ -97,8 +97,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", troika::cli::versions);
   app.add_flag("--check")->description(
-      "before a command: check its words, print the configuration that it "
-      "would have, and do nothing");
+      "before a command: check its arguments, print the configuration that it would use, and do "
+      "nothing");
   const std::vector<troika::cli::Entry> entries{
       troika::cli::add_train(app),        troika::cli::add_validate(app),
       troika::cli::add_test(app),         troika::cli::add_predict(app),

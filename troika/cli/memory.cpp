@@ -284,18 +284,20 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
 Entry add_memory(CLI::App& app) {
   auto* command = app.add_subcommand("memory", "predict the memory that training will take");
   const auto arguments = std::make_shared<MemoryArguments>();
-  command->add_option("CONFIG,--config", arguments->file, "as of train; without one, the defaults");
-  command->add_option("--ranks", arguments->ranks, "numbers of processes; one: trainer.devices")
+  command->add_option("CONFIG,--config", arguments->file,
+                      "configuration, as for train; default: the default options");
+  command->add_option("--ranks", arguments->ranks, "numbers of processes; default: trainer.devices")
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));
   command
-      ->add_option(
-          "--budget", arguments->budget,
-          "of each process, for example 6GiB; none: a fraction of the memory that is free here")
+      ->add_option("--budget", arguments->budget,
+                   "memory of each process, for example 6GiB; default: a fraction of the free "
+                   "memory of this machine")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::PositiveNumber);
-  command->add_flag("--all", arguments->all, "print every choice, not those that matter most");
-  command->add_flag("--json", arguments->json, "print JSON, in bytes");
+  command->add_flag("--all", arguments->all,
+                    "print all strategies and savers, not only the most useful");
+  command->add_flag("--json", arguments->json, "print JSON, with sizes in bytes");
   command->allow_extras();
   command->footer("Any option of CONFIG may follow as --section.name=value.");
   return {command, [command, arguments] { return print_memory(*arguments, command->remaining()); }};

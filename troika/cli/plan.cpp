@@ -100,20 +100,23 @@ int run_plan(const PlanArguments& arguments, const std::vector<std::string>& ove
 }  // namespace
 
 Entry add_plan(CLI::App& app) {
-  auto* command = app.add_subcommand(
-      "plan", "explain the plan that a configuration means, and print it as text");
+  auto* command = app.add_subcommand("plan",
+                                     "explain the plan of a configuration, and print it as text; "
+                                     "search for plans; draw schedules");
   const auto arguments = std::make_shared<PlanArguments>();
-  command->add_option("CONFIG,--config", arguments->file, "as of train; without one, the defaults");
-  command->add_option("--plan", arguments->plan, "file of an edited plan, to be explained");
+  command->add_option("CONFIG,--config", arguments->file,
+                      "configuration, as for train; default: the default options");
+  command->add_option("--plan", arguments->plan, "explain the plan in this file");
   auto* ranks = command
                     ->add_option("--ranks", arguments->ranks,
-                                 "processes; default: trainer.devices on each node")
+                                 "number of ranks; default: trainer.devices on each node")
                     ->check(CLI::Range(1, std::numeric_limits<int>::max()));
-  auto* nodes = command
-                    ->add_option("--nodes", arguments->nodes,
-                                 "machines with equally many of them; default: "
-                                 "trainer.num_nodes")
-                    ->check(CLI::Range(1, 1'000'000));
+  auto* nodes =
+      command
+          ->add_option(
+              "--nodes", arguments->nodes,
+              "number of machines, with equally many ranks on each; default: trainer.num_nodes")
+          ->check(CLI::Range(1, 1'000'000));
   command
       ->add_option("--cluster", arguments->cluster,
                    "file that describes hosts and devices, one rank on each device; docs/plan.md")

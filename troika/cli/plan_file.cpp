@@ -16,7 +16,7 @@ void take_plan(train::TrainOptions& options, const std::string& file,
     throw Error("plan", ErrorKind::usage,
                 {.what = key + " beside --plan",
                  .got = argument.substr(equals + 1),
-                 .expected = "no such argument, as the plan decides it",
+                 .expected = "no such argument, because the plan sets it",
                  .hint = "edit " + file + ", or leave --plan out"});
   }
   options.trainer.plan = read_file(file);

@@ -112,55 +112,55 @@ void print_times(const PublishedPlan& plan) {
 }  // namespace
 
 void add_search_options(CLI::App& command, SearchArguments& arguments) {
-  auto* profile = command.add_option("--profile", arguments.profiles,
-                                     "search for the best plan of the model of this file: times "
-                                     "and bytes of its blocks; once for each precision and size of "
-                                     "micro-batches; docs/plan.md");
+  auto* profile = command.add_option(
+      "--profile", arguments.profiles,
+      "search for the best plan of the model in this file, which has the times and bytes of its "
+      "blocks; repeat it for each precision and size of micro-batches; docs/plan.md");
   command
-      .add_option(
-          "--cost-model", arguments.cost_model,
-          "of --profile: troika; pipedream-sum, that of the released optimizer; pipedream-max, "
-          "that of the papers")
+      .add_option("--cost-model", arguments.cost_model,
+                  "with --profile: troika; pipedream-sum, as in PipeDream's released optimizer; or "
+                  "pipedream-max, as in its papers")
       ->check(CLI::IsMember({"troika", "pipedream-sum", "pipedream-max"}))
       ->needs(profile);
   command
       .add_option("--machines", arguments.machines,
-                  "of --profile: machines of each level of the network, innermost first: 4,4")
+                  "with --profile: number of machines at each level of the network, innermost "
+                  "first, for example 4,4")
       ->delimiter(',')
       ->needs(profile);
   command
-      .add_option("--bandwidth", arguments.bandwidths,
-                  "of --machines: bytes per second between them, one for each level: 12e9,1.25e9")
+      .add_option(
+          "--bandwidth", arguments.bandwidths,
+          "with --machines: bytes per second of the links at each level, for example 12e9,1.25e9")
       ->delimiter(',')
       ->needs(profile);
   command
       .add_flag("--straight", arguments.straight,
-                "of --profile: a stage on every machine, none replicated")
+                "with --profile: one stage on every machine, without replicas")
       ->needs(profile);
   command
       .add_flag("--fewer-machines", arguments.fewer_machines,
-                "of --profile: machines may stay idle")
+                "with --profile: machines may stay idle")
       ->needs(profile);
   command
       .add_option("--memory-bytes", arguments.memory_bytes,
-                  "of --profile: what a device has; with cost models of PipeDream, for the copies "
-                  "that its stage stashes")
+                  "with --profile: memory of a device; with PipeDream's cost models, its memory "
+                  "for the copies that a stage stashes")
       ->check(CLI::NonNegativeNumber)
       ->needs(profile);
   command
-      .add_option(
-          "--compression-ratio", arguments.compression_ratio,
-          "of --profile: activations travel compressed so many times; without it, with cost "
-          "models of PipeDream, their transfers take no time")
+      .add_option("--compression-ratio", arguments.compression_ratio,
+                  "with --profile: factor by which activations are compressed for transfers; with "
+                  "PipeDream's cost models, transfers take no time by default")
       ->check(CLI::PositiveNumber)
       ->needs(profile);
   command
-      .add_option("--global-batch", arguments.global_batch,
-                  "of --profile: samples of an optimizer step; default: a micro-batch on each "
-                  "device")
+      .add_option(
+          "--global-batch", arguments.global_batch,
+          "with --profile: samples of an optimizer step; default: one micro-batch on each device")
       ->check(CLI::PositiveNumber)
       ->needs(profile);
-  command.add_option("--json", arguments.json, "of --profile: file to write the result to")
+  command.add_option("--json", arguments.json, "with --profile: file to write the result to")
       ->needs(profile);
 }
 

@@ -11,7 +11,8 @@
 namespace troika::cli {
 
 Entry add_report(CLI::App& app) {
-  auto* command = app.add_subcommand("report", "make a page from what a training run left");
+  auto* command =
+      app.add_subcommand("report", "write a page with curves, timings and options of a run");
   const auto run = std::make_shared<std::string>();
   command->add_option("RUN", *run, "folder of the run, e.g. runs/run, or a checkpoint in it")
       ->required();

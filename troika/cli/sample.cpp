@@ -73,10 +73,12 @@ Entry add_sample(CLI::App& app) {
   command->add_option("--length", arguments->length, "bytes to print")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->add_option("--temperature", arguments->temperature, "0: always the most likely")
+  command
+      ->add_option("--temperature", arguments->temperature,
+                   "randomness of the text; 0: always the most likely byte")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", arguments->seed, "of the random choice")
+  command->add_option("--seed", arguments->seed, "seed of the random numbers")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   return {command, [arguments] { return print_sample(*arguments); }};

@@ -93,7 +93,7 @@ void add_config_arguments(CLI::App& command, ConfigArguments& arguments) {
                    "print all options with their defaults and meanings, and stop");
   command.add_option(
       "--shutdown-timeout", arguments.shutdown_seconds,
-      "with trainer.devices > 1: seconds from SIGTERM or Ctrl-C to SIGKILL, 30 unless told");
+      "with trainer.devices > 1: seconds from SIGTERM or Ctrl-C to SIGKILL; default: 30");
   command.allow_extras();
   command.footer(
       "Any option of CONFIG may follow as --section.name=value or --section.name value.");
@@ -155,7 +155,7 @@ void check_memory(const train::TrainOptions& options) {
   compat::count_tensor_memory();
   if (options.trainer.memory_check == "off") return;
   compat::refuse_tensors_beyond_memory(
-      "`troika memory` says what would fit; trainer.memory_check=off tries all the same");
+      "`troika memory` shows what would fit; trainer.memory_check=off starts the run in any case");
 }
 
 void open_log(const std::string& name, const train::TrainOptions& options,

@@ -121,17 +121,18 @@ Entry add_simulate(CLI::App& app) {
   auto& pipeline = arguments->pipeline;
   auto timing = add_timing_options(*command, pipeline);
   timing.push_back(command->add_option("--schedule", pipeline.schedule, schedule_help()));
-  timing.push_back(
-      command
-          ->add_option("--stages", pipeline.stages, "P: ranks of the pipeline, with one stage each")
-          ->check(CLI::Range(1, layout::kMostPipelineRanks)));
-  timing.push_back(
-      command->add_option("--micro-batches", pipeline.micro_batches, "M: micro-batches of a step")
-          ->check(CLI::Range(1, 1'000'000)));
+  timing.push_back(command
+                       ->add_option("--stages", pipeline.stages,
+                                    "P: number of ranks of the pipeline, with one stage each")
+                       ->check(CLI::Range(1, layout::kMostPipelineRanks)));
+  timing.push_back(command
+                       ->add_option("--micro-batches", pipeline.micro_batches,
+                                    "M: number of micro-batches of a step")
+                       ->check(CLI::Range(1, 1'000'000)));
   command->add_option("--json", arguments->json, "file to write the results to");
   timing.push_back(
       command->add_option("--actions", arguments->actions,
-                          "file to write the schedule's actions to, a line for each rank"));
+                          "file to write the schedule's actions to, one line for each rank"));
   command->add_option("--trace", arguments->trace,
                       "file to write a Chrome trace to; without --profile, the times are in "
                       "milliseconds");

@@ -113,7 +113,7 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
   };
   const CLI::Range times(0.0, 1e12), positive(1e-12, 1e12);
   command.add_option("CONFIG", arguments.config,
-                     "with --profile: a configuration that means a plan, as of troika plan");
+                     "with --profile: a configuration whose plan is simulated, as for troika plan");
   add("--plan", arguments.plan, "file with a plan, instead of CONFIG");
   auto* profile = command.add_option(
       "--profile", arguments.profile,
@@ -125,23 +125,24 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
   add("--all-reduce", arguments.all_reduce, "algorithm of all-reduces; default: auto")
       ->check(CLI::IsMember(names));
   add("--optimizer-rate", arguments.optimizer_rate,
-      "bytes of parameters that the optimizer steps over in a second; default: steps take no time")
+      "bytes of parameters that the optimizer updates per second; default: steps take no time")
       ->check(positive);
   add("--pass-overhead", arguments.pass_overhead,
-      "seconds of a stage's pass that do not depend on the samples; default: 0")
+      "seconds of a pass of a stage that do not depend on the number of samples; default: 0")
       ->check(times);
   add("--jitter", arguments.disturbances.jitter,
-      "standard deviation of a pass's time, as a share of it; default: 0")
+      "standard deviation of the time of a pass, as a fraction of the time; default: 0")
       ->check(CLI::Range(0.0, 10.0));
   add("--stragglers", arguments.stragglers,
-      "SHARE FACTOR: so many of the devices, drawn by the seed, take so many times as long")
+      "SHARE FACTOR: each device is slow with the probability SHARE, and takes FACTOR times as "
+      "long")
       ->expected(2);
   add("--slow", arguments.slow, "RANK,FACTOR: a rank takes so many times as long")
       ->take_all()
       ->delimiter('\0');
   add("--seed", arguments.disturbances.seed, "of jitter, stragglers and failures; default: 0");
   auto* mean = add("--mean-between-failures", arguments.failures.mean_between_failures,
-                   "seconds between failures of the run, in the mean: simulates goodput");
+                   "mean seconds between failures of the run: also simulates goodput");
   mean->check(positive);
   add("--failure-shape", arguments.failures.shape,
       "shape of the Weibull distribution of times between failures; default: 1, exponential")
@@ -152,15 +153,16 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
       ->check(times)
       ->needs(mean);
   add("--checkpoint-seconds", arguments.failures.checkpoint_seconds,
-      "that training stands still for a checkpoint; default: 0")
+      "seconds for which a checkpoint stops training; default: 0")
       ->check(times)
       ->needs(mean);
   add("--restart-seconds", arguments.failures.restart_seconds,
-      "from a failure until training goes on; default: 0")
+      "seconds from a failure until training continues; default: 0")
       ->check(times)
       ->needs(mean);
   add("--sweep", arguments.sweep,
-      "devices=1..1024 or micro_batches=1..64 (doubling), FROM..TO/STEP, or a list: a table")
+      "print a table for devices=1..1024 or micro_batches=1..64 (doubling), FROM..TO/STEP, or a "
+      "list")
       ->excludes(mean);
   for (auto* option : options) option->needs(profile);
   options.push_back(profile);

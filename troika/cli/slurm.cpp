@@ -142,60 +142,66 @@ void add_options(CLI::App& command, SlurmArguments& arguments) {
   auto& job = arguments.job;
   command.add_option("--site", arguments.site,
                      "table to check against: jean-zay, or a FILE.toml of your own");
-  command.add_option("-J,--job-name", job.name, "as squeue shows it")->capture_default_str();
-  command.add_option("-N,--nodes", job.nodes, "machines")->capture_default_str();
-  command.add_option("-g,--gpus-per-node", job.gpus_per_node, "0: none")->capture_default_str();
-  command.add_option("--tasks-per-node", job.tasks_per_node, "ranks; default: one a GPU");
+  command.add_option("-J,--job-name", job.name, "name of the job")->capture_default_str();
+  command.add_option("-N,--nodes", job.nodes, "number of machines")->capture_default_str();
+  command.add_option("-g,--gpus-per-node", job.gpus_per_node, "GPUs of each node; 0: none")
+      ->capture_default_str();
+  command.add_option("--tasks-per-node", job.tasks_per_node,
+                     "ranks on each node; default: one for each GPU");
   command.add_option("-c,--cpus-per-task", job.cpus_per_task,
-                     "default: the ranks' share of the cores the site's nodes have");
-  command.add_option("-p,--partition", job.partition,
-                     "kind of nodes, by its name in the site's table; default: the one with the "
-                     "constraint");
-  command.add_option("-C,--constraint", job.constraint, "feature the nodes must have");
-  command.add_option("-A,--account", job.account, "who pays");
+                     "cores of each rank; default: the cores of a node divided by its ranks");
+  command.add_option(
+      "-p,--partition", job.partition,
+      "kind of nodes, by its name in the site's table; default: the one with the constraint");
+  command.add_option("-C,--constraint", job.constraint, "feature that the nodes must have");
+  command.add_option("-A,--account", job.account, "account that pays for the job");
   command.add_option("-q,--qos", job.qos, "quality of service, with limits of its own");
   command.add_option("-t,--time", job.time, "HH:MM:SS, D-HH:MM:SS or minutes");
-  command.add_option("--mem", job.memory, "memory of a node, where the site takes it");
+  command.add_option("--mem", job.memory, "memory of a node, if the site supports it");
   command.add_flag("--exclusive", job.exclusive, "whole nodes, without other jobs on them");
-  command.add_option("-d,--dependency", job.dependency, "jobs to wait for, as afterok:4711");
+  command.add_option("-d,--dependency", job.dependency,
+                     "jobs to wait for, for example afterok:4711");
   command.add_option("--reservation", job.reservation, "resources that were set aside for you");
   command
-      .add_option("--sbatch", job.sbatch,
-                  "more options of sbatch, as --sbatch \"--mail-type=END --mail-user=me\"; may be "
-                  "repeated")
+      .add_option(
+          "--sbatch", job.sbatch,
+          "more options of sbatch, for example --sbatch \"--mail-type=END --mail-user=me\"; may be "
+          "repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_option("-a,--array", job.array, "indices as 0-9, 1,3,7 or 0-99%4");
-  command.add_option("--output", job.output, "of the job, with sbatch's %x, %j, ...");
+  command.add_option("-a,--array", job.array, "indices, for example 0-9, 1,3,7 or 0-99%4");
+  command.add_option("--output", job.output, "file of the job's output, with sbatch's %x, %j, ...");
   command
       .add_option("--signal-lead", job.signal_lead,
                   "seconds before the time limit at which ranks are told to save; 0: never")
       ->capture_default_str();
   command.add_flag("!--no-requeue", job.requeue, "the job does not go back into the queue");
-  command.add_option("-m,--module", job.modules, "to load; may be repeated")
+  command.add_option("-m,--module", job.modules, "module to load; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_option("-e,--env", job.environment, "NAME=value to set; may be repeated")
+  command
+      .add_option("-e,--env", job.environment, "variable to set, as NAME=value; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("-o,--script", arguments.file,
                      "file of the script; default: the job's name and .sbatch");
-  command.add_flag("--force", arguments.force, "replace a file that says something else");
+  command.add_flag("--force", arguments.force, "replace a file with other contents");
   command.footer("-- and the program with its arguments follow the options.");
 }
 
 }  // namespace
 
 Entry add_slurm(CLI::App& app, const AfterDashes& rest) {
-  auto* command = app.add_subcommand("slurm", "write a job script for Slurm, or send it");
+  auto* command = app.add_subcommand("slurm", "write a job script for Slurm, or submit it");
   command->require_subcommand(1);
   const auto arguments = std::make_shared<SlurmArguments>();
-  auto* make = command->add_subcommand("make", "write the script and say its name");
+  auto* make = command->add_subcommand("make", "write the script and print its name");
   add_options(*make, *arguments);
-  make->add_flag("--print", arguments->print_only, "print the script, write nothing");
-  auto* submit = command->add_subcommand("submit", "write the script, send it, say the job's id");
+  make->add_flag("--print", arguments->print_only, "print the script instead of writing it");
+  auto* submit =
+      command->add_subcommand("submit", "write the script, submit it, and print the job's id");
   add_options(*submit, *arguments);
-  submit->add_flag("--dry-run", arguments->print_only, "print the script, send and write nothing");
+  submit->add_flag("--dry-run", arguments->print_only, "print the script instead of submitting it");
   return {command, [make, arguments, rest] {
             return make->parsed() ? run_make(*arguments, rest) : run_submit(*arguments, rest);
           }};

@@ -49,7 +49,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
 }  // namespace
 
 Entry add_train(CLI::App& app) {
-  auto* command = app.add_subcommand("train", "train a model as a configuration file says");
+  auto* command = app.add_subcommand("train", "train the model of a configuration file");
   struct Arguments : ConfigArguments {
     bool trace = false;
     std::string plan;
@@ -57,9 +57,10 @@ Entry add_train(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   add_config_arguments(*command, *arguments);
   command->add_flag("--trace", arguments->trace,
-                    "write a timeline of all ranks, as --trainer.trace=true");
-  command->add_option("--plan", arguments->plan,
-                      "file of the plan to run, as `troika plan` prints one; docs/plan.md");
+                    "write a timeline of all ranks; the same as --trainer.trace=true");
+  command->add_option(
+      "--plan", arguments->plan,
+      "file of the plan to run, in the form that `troika plan` prints; docs/plan.md");
   return {command, [command, arguments] {
             const auto overrides = command->remaining();
             return run_configured("train", *arguments, overrides, train_here, {},

@@ -36,7 +36,7 @@ void report(const Files& files, const checkpoint::NamedTensors& tensors) {
 int export_weights(Files files, const std::string& hf) {
   if (files.to.empty() == hf.empty()) {
     throw Error("export", ErrorKind::usage,
-                {.what = "one thing is to be written",
+                {.what = "there is more than one output, or none",
                  .got = hf.empty() ? "neither OUT nor --hf" : "OUT and --hf",
                  .expected = "OUT, a file, or --hf=DIR"});
   }
@@ -78,19 +78,19 @@ int import_weights(const Files& files, const std::string& model_name,
 }  // namespace
 
 Entry add_export(CLI::App& app) {
-  auto* command = app.add_subcommand("export", "write the weights of a checkpoint as one file");
+  auto* command = app.add_subcommand("export", "write the weights of a checkpoint to one file");
   const auto files = std::make_shared<Files>();
   const auto hf = std::make_shared<std::string>();
   command->add_option("CHECKPOINT", files->from, kCheckpointHelp)->required();
   command->add_option("OUT", files->to,
-                      "safetensors file of the weights alone, under PyTorch's names");
+                      "safetensors file with only the weights, under PyTorch's names");
   command->add_option("--hf", *hf,
-                      "in place of OUT: a folder for Hugging Face's from_pretrained(), of a gpt");
+                      "instead of OUT: folder for Hugging Face's from_pretrained(); only for gpt");
   return {command, [files, hf] { return export_weights(*files, *hf); }};
 }
 
 Entry add_import(CLI::App& app) {
-  auto* command = app.add_subcommand("import", "take weights that another program has saved");
+  auto* command = app.add_subcommand("import", "convert weights that another program has saved");
   const auto files = std::make_shared<Files>();
   const auto model = std::make_shared<std::string>();
   command
@@ -98,13 +98,12 @@ Entry add_import(CLI::App& app) {
                    "safetensors file with the names of torchvision or of Hugging Face's GPT-2")
       ->required();
   command->add_option("OUT", files->to, "safetensors file for troika")->required();
-  command->add_option("--model", *model, "which model they are of, as model.name")->required();
+  command->add_option("--model", *model, "model of the weights, one of the names of model.name")
+      ->required();
   command->allow_extras();
   command->footer(
-      "Sizes are the file's; config.json beside it has the number of heads of a GPT-2. Options of "
-      "the "
-      "model "
-      "may follow, as --model.heads=12.");
+      "Sizes are read from the file, and the number of heads of a GPT-2 from config.json beside "
+      "it. Options of the model may follow, for example --model.heads=12.");
   return {command,
           [command, files, model] { return import_weights(*files, *model, command->remaining()); }};
 }

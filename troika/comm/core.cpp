@@ -228,7 +228,7 @@ Error Group::Core::explained(const Error& error, const std::string& what, Millis
           {.what = fmt::format("{} timed out on {} after {} ms", what,
                                lifeline.rank_name(lifeline.world_rank()), waited.count()),
            .got = answer.empty() ? "all ranks in it: " + std::string(error.what()) : answer,
-           .expected = "every rank to come, and the data to arrive, in time"});
+           .expected = "all ranks to join, and the data to arrive, in time"});
     }
   }
   // This error may only be a consequence of the loss that cut the lifeline.

@@ -18,33 +18,33 @@ constexpr double kMaxMegabytes = 1e6;
 
 void add_options(config::Table& table, CommOptions& options) {
   table.add("comm.backend", &options.backend,
-            "auto: shared memory in a node; mpi under mpirun, else tcp, between nodes",
+            "back end; auto: shm within a node; between nodes mpi under mpirun, otherwise tcp",
             one_of({"auto", "shm", "tcp", "gloo", "mpi"}));
   table.add("comm.protection", &options.protection,
-            "of tcp: how messages are protected from who can read the network; nobody without the "
-            "run's secret can connect in any case",
+            "tcp: protection of messages in the network; with every value, only holders of the "
+            "run's secret can connect",
             one_of({"none", "authenticated", "encrypted"}));
   table.add("comm.streams", &options.streams,
-            "of tcp: connections of each pair of ranks for long messages; more than one where one "
-            "does not fill the link",
+            "tcp: connections of each pair of ranks for long messages; use several if one does not "
+            "fill the link",
             between(int64_t{1}, int64_t{net::kMostStreams}));
   table.add("comm.algorithm", &options.algorithm,
             "algorithm of all-reduce; auto: the fastest one by measurements of the links",
             one_of({"auto", "ring", "recursive_doubling", "rabenseifner", "double_tree",
                     "hierarchical"}));
   table.add("comm.timeout_seconds", &options.timeout_seconds,
-            "a collective fails after this time, and names the ranks that did not come",
+            "a collective fails after this time; its error names the ranks that did not join",
             above_to(0.0, kWeekSeconds));
   table.add("comm.stall_warning_seconds", &options.stall_warning_seconds,
-            "a warning names the ranks that a collective waits for after this time; 0: never",
+            "after this time, a warning names the ranks that a collective waits for; 0: never",
             between(0.0, kWeekSeconds));
   table.add("comm.join_timeout_seconds", &options.join_timeout_seconds,
-            "the start fails if not all processes have come after this time",
+            "the start fails if not all processes have joined after this time",
             above_to(0.0, kWeekSeconds));
   table.add("comm.bucket_megabytes", &options.bucket_megabytes,
-            "size of the buckets of gradients, in MiB", above_to(0.0, kMaxMegabytes));
+            "size of a bucket of gradients, in MiB", above_to(0.0, kMaxMegabytes));
   table.add("comm.first_bucket_megabytes", &options.first_bucket_megabytes,
-            "MiB of the bucket that is averaged first", above_to(0.0, kMaxMegabytes));
+            "size of the bucket that is averaged first, in MiB", above_to(0.0, kMaxMegabytes));
 }
 
 }  // namespace troika::comm

@@ -53,51 +53,54 @@ struct Written {
 void add_exchange(config::Table& table, Written& written) {
   auto& exchange = written.plan.exchange;
   table.add("exchange.method", &written.method,
-            "how replicas stay one model; all_reduce: each step averages gradients; zero: "
-            "likewise, with memory shared out; local_steps: parameters are averaged now and then",
+            "how replicas are kept identical; all_reduce: each step averages gradients; zero: the "
+            "same, and memory is sharded; local_steps: parameters are averaged every few steps",
             config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
-            "size of the buckets of gradients, in bytes", config::at_least(int64_t{0}));
+            "size of a bucket of gradients, in bytes", config::at_least(int64_t{0}));
   table.add("exchange.first_bucket_bytes", &exchange.first_bucket_bytes,
-            "bytes of the bucket that is averaged first", config::at_least(int64_t{0}));
+            "size of the bucket that is averaged first, in bytes", config::at_least(int64_t{0}));
   table.add("exchange.find_unused_parameters", &exchange.find_unused_parameters,
-            "parameters may get no gradient in some steps");
+            "allow parameters that get no gradient in some steps");
   table.add("exchange.static_graph", &exchange.static_graph,
-            "every step gives the same parameters gradients");
+            "the parameters that get gradients are the same in every step as in the first one");
   table.add("exchange.broadcast_buffers", &exchange.broadcast_buffers,
             "all ranks get one rank's buffers after each step");
   table.add("exchange.zero_stage", &exchange.zero_stage,
-            "of zero: ranks share out 1: optimizer states; 2: gradients, too; 3: parameters, too",
+            "zero: 1 shards optimizer states; 2 also gradients; 3 also parameters",
             config::between(int64_t{0}, int64_t{3}));
   table.add("exchange.zero_group", &exchange.zero_group,
-            "of zero: consecutive ranks that share one model out; 0: all", config::count_from(0));
-  table.add("exchange.period", &exchange.period, "of local_steps: steps between averages",
+            "zero: number of consecutive ranks over which the model is sharded; 0: all",
+            config::count_from(0));
+  table.add("exchange.period", &exchange.period, "local_steps: number of steps between averages",
             config::count_from(1));
   table.add("exchange.warmup_steps", &exchange.warmup_steps,
-            "of local_steps: steps that average gradients first", config::count_from(0));
-  table.add("exchange.outer_step", &exchange.outer_step,
-            "of local_steps: an outer SGD with Nesterov momentum steps by the averages (DiLoCo)");
-  table.add("exchange.outer_lr", &exchange.outer_lr, "of the outer SGD: learning rate",
+            "local_steps: number of steps at the start that average gradients",
+            config::count_from(0));
+  table.add(
+      "exchange.outer_step", &exchange.outer_step,
+      "local_steps: an outer SGD with Nesterov momentum uses the averages as gradients (DiLoCo)");
+  table.add("exchange.outer_lr", &exchange.outer_lr, "outer SGD: learning rate",
             config::above(0.0));
-  table.add("exchange.outer_momentum", &exchange.outer_momentum, "of the outer SGD: momentum",
+  table.add("exchange.outer_momentum", &exchange.outer_momentum, "outer SGD: momentum",
             config::from_to_below(0.0, 1.0));
 }
 
 void add_compression(config::Table& table, Compression& compression) {
-  table.add("compression.codec", &compression.codec, "how gradients are compressed on their way",
+  table.add("compression.codec", &compression.codec, "compression of gradients in their all-reduce",
             config::one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8"}));
   table.add("compression.error_feedback", &compression.error_feedback,
-            "of powersgd, topk and int8: what is left out is added to the next gradient");
+            "powersgd, topk and int8: add the compression error to the next gradient");
   table.add("compression.powersgd_rank", &compression.powersgd_rank,
-            "of powersgd: rank of the approximation", config::count_from(1));
+            "powersgd: rank of the approximation", config::count_from(1));
   table.add("compression.powersgd_start_step", &compression.powersgd_start_step,
-            "of powersgd: steps without compression first", config::count_from(0));
+            "powersgd: number of steps without compression at the start", config::count_from(0));
   table.add("compression.powersgd_warm_start", &compression.powersgd_warm_start,
-            "of powersgd: begin from the factors of the step before");
+            "powersgd: start from the factors of the step before");
   table.add("compression.topk_density", &compression.topk_density,
-            "topk: fraction of the numbers that is sent", config::above_to(0.0, 1.0));
+            "topk: fraction of the elements that is sent", config::above_to(0.0, 1.0));
   table.add("compression.int8_block", &compression.int8_block,
-            "of int8: numbers that share a scale", config::count_from(1));
+            "int8: number of elements that share a scale", config::count_from(1));
 }
 
 std::vector<std::string> plan_schedule_names() {
@@ -111,34 +114,36 @@ config::Table make_table(Written& written) {
   auto& plan = written.plan;
   config::Table table;
   table.add("plan.strategy", &plan.strategy,
-            "the strategy that the plan was made of, for messages alone");
+            "strategy from which the plan was made; used only in messages");
   table.add("mesh.axes", &written.mesh,
-            "sizes of the axes, outermost first, as pipeline=2 data=4; -1: the rest of the ranks");
-  table.add("mesh.threads", &plan.threads,
-            "threads of each process that train a replica each; 0: the process trains one itself",
-            config::count_from(0));
+            "sizes of the axes, outermost first, for example pipeline=2 data=4; -1: the rest of "
+            "the ranks");
+  table.add(
+      "mesh.threads", &plan.threads,
+      "threads of each process, each of which trains a replica; 0: the process itself trains one",
+      config::count_from(0));
   table.add("stages.cut", &plan.cut,
             "where the model is cut into stages; empty: one stage, or stages of about equal size");
   table.add("schedule.name", &plan.schedule, "order of forward and backward passes",
             config::one_of(plan_schedule_names()));
   table.add("schedule.chunks", &plan.chunks,
-            "stages on each rank; 0: as many as the schedule wants", config::count_from(0));
+            "number of stages on each rank; 0: the default of the schedule", config::count_from(0));
   table.add("schedule.actions", &plan.actions,
-            "of custom: the actions of each rank, a line for each, or the passes alone");
+            "custom: one line for each rank, with all its actions or only its passes");
   table.add("schedule.micro_batches", &plan.micro_batches,
-            "batches of each replica whose gradients make one optimizer step",
-            config::count_from(1));
+            "micro-batches of each replica in an optimizer step", config::count_from(1));
   table.add("schedule.sums_micro_batches", &plan.sums_micro_batches,
-            "a step's gradient is their sum, not their mean");
+            "sum the gradients of micro-batches instead of averaging them");
   add_exchange(table, written);
   add_compression(table, plan.compression);
-  table.add("memory.precision", &plan.precision, "number type, as trainer.precision");
-  table.add("memory.recompute", &plan.recompute,
-            "blocks whose activations are computed again backward, as trainer.recompute");
+  table.add("memory.precision", &plan.precision, "number type; see trainer.precision");
+  table.add(
+      "memory.recompute", &plan.recompute,
+      "blocks whose activations are computed again in the backward pass; see trainer.recompute");
   table.add("memory.offload_activations", &plan.offload_activations,
-            "folder for activations, or host; empty: where they are made");
+            "folder for activations, or host; empty: no offload");
   table.add("memory.offload_optimizer", &plan.offload_optimizer,
-            "folder for the optimizer's states; empty: memory");
+            "folder for the states of the optimizer; empty: no offload");
   return table;
 }
 
@@ -152,12 +157,12 @@ std::string exchange_text(const Plan& plan) {
                  : "each step averages gradients by all-reduce; every replica holds all parameters "
                    "and states";
     case ExchangeMethod::zero: {
-      constexpr std::array kShared{"optimizer states", "optimizer states and gradients",
-                                   "optimizer states, gradients and parameters"};
-      return fmt::format(
-          "each step averages gradients; ZeRO stage {} shares {} out among {} rank{}",
-          exchange.zero_stage, kShared[static_cast<size_t>(exchange.zero_stage) - 1], sharing,
-          sharing == 1 ? "" : "s");
+      constexpr std::array kSharded{"optimizer states", "optimizer states and gradients",
+                                    "optimizer states, gradients and parameters"};
+      return fmt::format("each step averages gradients; ZeRO stage {} shards {} over {} rank{}",
+                         exchange.zero_stage,
+                         kSharded[static_cast<size_t>(exchange.zero_stage) - 1], sharing,
+                         sharing == 1 ? "" : "s");
     }
     case ExchangeMethod::local_steps:
       break;
@@ -244,7 +249,7 @@ void Plan::verify() const {
            std::to_string(exchange.zero_group), "0");
   }
   if (is_zero && mesh.size(Axis::data) % sharing_ranks() != 0) {
-    refuse("groups of ranks that share a model out",
+    refuse("groups of ranks that shard a model",
            fmt::format("{} ranks in each", exchange.zero_group),
            fmt::format("a divisor of {}, the ranks of the data axis", mesh.size(Axis::data)));
   }
@@ -286,7 +291,7 @@ std::string explain(const Plan& plan) {
                               !plan.cut.empty() ? plan.cut
                               : plan.schedule == kOneStageSchedule
                                   ? "one: each replica runs the whole model"
-                                  : "the model's blocks, cut into parts of about equal numbers of "
+                                  : "the model's blocks, cut into stages of about equal numbers of "
                                     "parameters"));
   lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
                               plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
@@ -305,7 +310,8 @@ std::string explain(const Plan& plan) {
   }
   lines.push_back(fmt::format("exchange   {}", exchange_text(plan)));
   if (plan.compression.codec != "none") {
-    lines.push_back(fmt::format("           gradients travel as {}", plan.compression.codec));
+    lines.push_back(
+        fmt::format("           gradients are compressed by {}", plan.compression.codec));
   }
   lines.push_back(fmt::format("memory     {}", memory_text(plan)));
   return fmt::format("{}\n", fmt::join(lines, "\n"));

@@ -41,7 +41,7 @@ ProfiledBlock read_block(const JsonField& field) {
   field.require_keys(keys);
   ProfiledBlock block{.name = field.text("name")};
   if (block.name.empty() || block.name.find_first_of(",|*() ") != std::string::npos) {
-    field.member("name").fail(block.name, "a name without blanks and , | * ( ), for cuts");
+    field.member("name").fail(block.name, "a name without blanks and without , | * ( )");
   }
   if (field.has("layer")) block.layer = field.text("layer");
   for (const auto& number : kNumbers) {

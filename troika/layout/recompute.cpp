@@ -129,7 +129,7 @@ std::optional<int64_t> recompute_budget(const std::string& policy) {
   throw Error("layout", ErrorKind::usage,
               {.what = "recomputation's budget",
                .got = policy,
-               .expected = "budget:BYTES with BYTES >= 1, as in budget:6GiB"});
+               .expected = "budget:BYTES with BYTES >= 1, for example budget:6GiB"});
 }
 
 BudgetedPlan plan_for_budget(const std::vector<BlockCost>& blocks, int64_t budget_bytes) {

@@ -41,7 +41,7 @@ void require_labels(const at::Tensor& labels, int64_t classes, const std::string
   if (labels.numel() == 0) return;
   const int64_t least = labels.min().item<int64_t>(), most = labels.max().item<int64_t>();
   if (least >= 0 && most < classes) return;
-  refuse_batch(fmt::format("{} of a metric is no class number", what),
+  refuse_batch(fmt::format("{} of a metric is not a class number", what),
                std::to_string(least < 0 ? least : most),
                fmt::format("0 to {}{}", classes - 1,
                            ignore_index ? fmt::format(", or {} for ignored", *ignore_index) : ""));
@@ -88,7 +88,7 @@ ScoredSamples binary_samples(const at::Tensor& preds, const at::Tensor& target,
 void require_probabilities(const at::Tensor& preds, const std::string& hint) {
   const at::Tensor outside = preds.masked_select(preds.lt(0).logical_or(preds.gt(1)));
   if (outside.numel() == 0) return;
-  refuse_batch("prediction of a metric is no probability",
+  refuse_batch("prediction of a metric is not a probability",
                fmt::format("{}", outside[0].item<double>()), "a number from 0 to 1", hint);
 }
 

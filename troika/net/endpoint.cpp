@@ -29,12 +29,12 @@ size_t complete(Endpoint& endpoint, const std::string& what, const Start& start,
     case Outcome::done:
       return result->bytes;
     case Outcome::timeout:
-      throw Error("net", ErrorKind::timeout, {.what = what + " was not done in time"});
+      throw Error("net", ErrorKind::timeout, {.what = what + " did not finish in time"});
     case Outcome::too_long:
       throw Error("net", ErrorKind::usage,
                   {.what = what + " has no room",
                    .got = fmt::format("{} bytes", result->bytes),
-                   .expected = "no more than the receiver takes"});
+                   .expected = "at most what the receiver accepts"});
     case Outcome::cancelled:
     case Outcome::lost:
       break;

@@ -37,7 +37,7 @@ Mailbox::Mailbox(std::string peer, const Handlers& handlers,
 
 void Mailbox::charge(size_t cost) {
   held_ += cost;
-  if (held_ > kCreditWindow) fail_frame("more than there is credit for");
+  if (held_ > kCreditWindow) fail_frame("more bytes than the credit allows");
 }
 
 void Mailbox::consumed(size_t cost) {
@@ -197,7 +197,7 @@ void Mailbox::end_message(const FrameHead& head) {
 
 char* Mailbox::begin_data(const FrameHead& head) {
   const auto found = incoming_.find(head.id);
-  if (found == incoming_.end()) fail_frame("data that nobody asked for");
+  if (found == incoming_.end()) fail_frame("data that was not requested");
   Incoming& incoming = found->second;
   const auto room = incoming.is_posted ? incoming.posted.buffer : std::span<char>(incoming.text);
   if (head.length > incoming.missing) fail_frame("data beyond its message");

@@ -140,11 +140,12 @@ at::Tensor keyed_dropout(const at::Tensor& input, double p, const std::optional<
   }
   const auto samples = static_cast<int64_t>(keys.size());
   if (input.dim() == 0 || input.size(0) % samples != 0) {
-    throw Error("nn", ErrorKind::usage,
-                {.what = "dropout cannot tell the samples of its input apart",
-                 .got = c10::str("shape ", input.sizes()),
-                 .expected = fmt::format("as many rows for each of {} samples", samples),
-                 .hint = "give dropout tensors whose dim 0 is the batch's, or use at::dropout()"});
+    throw Error(
+        "nn", ErrorKind::usage,
+        {.what = "dropout cannot find the samples of its input",
+         .got = c10::str("shape ", input.sizes()),
+         .expected = fmt::format("as many rows for each of {} samples", samples),
+         .hint = "dim 0 of the input must be the batch dimension; at::dropout() takes any tensor"});
   }
   if (input.numel() == 0) return input;
   const at::Tensor packed = input.contiguous();

@@ -21,7 +21,7 @@ bool takes_linear_cross_entropy(const at::Tensor& hidden);
 // arXiv 2410.10989, section 3.2). So backward() may run only once through the graph, and there are
 // no second derivatives. Under autocast, products have autocast's type. Gradients of the weight are
 // summed in at least float32. Requires takes_linear_cross_entropy(). Throws LibTorch's errors for
-// shapes that do not match and, on the CPU, for a target that is no class number.
+// shapes that do not match and, on the CPU, for a target that is not a class number.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                 const at::Tensor& targets, int64_t ignored);
 

@@ -122,7 +122,7 @@ at::Tensor Model::forward(at::Tensor input) {
 Tensors Model::forward(size_t begin, size_t end, Tensors inputs,
                        std::shared_ptr<const OutputLoss> loss) const {
   if (loss && (!has_output_layer() || end != blocks_.size())) {
-    refuse({.what = "the model cannot be asked for a loss",
+    refuse({.what = "the model has no output layer that computes a loss",
             .got = has_output_layer() ? "a part without the last block"
                                       : "a last block without an output layer",
             .expected = "a last block whose forward takes an nn::OutputLayer"});
@@ -167,9 +167,9 @@ void Model::add_block(Block block) {
   verify_flow(block, block.takes, "takes");
   verify_flow(block, block.gives, "gives");
   if (std::ranges::any_of(*wrappers_, [](const auto& wrapper) { return wrapper != nullptr; })) {
-    refuse(
-        {.what = fmt::format("block {} comes to a model whose blocks have a wrapper", block.name),
-         .hint = "add all blocks before recomputation, sharding and offloading"});
+    refuse({.what = fmt::format("block {} was added to a model whose blocks have a wrapper",
+                                block.name),
+            .hint = "add all blocks before recomputation, sharding and offloading"});
   }
   wiring_.add(block);
   blocks_.push_back(std::move(block));

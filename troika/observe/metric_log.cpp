@@ -172,7 +172,7 @@ LogOptions MetricLog::resolved(const std::string& name, const LogOptions& option
   }
   if (options.rank_zero_only && options.sync_dist) {
     refuse_log(name, "rank_zero_only and sync_dist", "at most one of them",
-               "rank 0 would wait for ranks that never come");
+               "rank 0 would wait for ranks that never join");
   }
   LogOptions result = options;
   result.on_step = options.on_step.value_or(phase_ == Phase::training);

@@ -55,7 +55,8 @@ at::Tensor FlatOptimizer::make_flat(const std::filesystem::path& offload) {
                      at::TensorOptions().dtype(parameters_.type()).device(parameters_.device()));
   }
   if (!parameters_.device().is_cpu()) {
-    fail("states in files are of parameters in host memory", parameters_.device().str(), "cpu");
+    fail("optimizer states in files need parameters in host memory", parameters_.device().str(),
+         "cpu");
   }
   const auto bytes = static_cast<size_t>(parameters_.size()) * parameters_.element_bytes();
   auto file = files_.emplace_back(std::make_shared<MappedFile>(offload, bytes));
@@ -142,7 +143,7 @@ void FlatOptimizer::load_state(const NamedTensors& state) {
   }
   if (given.size() > mine.size()) {
     for (const auto& [name, tensor] : mine) given.erase(name);
-    fail("a state is of no use here", given.begin()->first);
+    fail("an unknown state was given", given.begin()->first);
   }
   for (const auto& [name, tensor] : mine) tensor.copy_(given.at(name));
 }

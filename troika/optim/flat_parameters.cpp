@@ -80,7 +80,7 @@ FlatParameters::FlatParameters(std::vector<Parameter> parameters) : list_(std::m
     require_usable(parameter, type_, device_);
     if (!names.insert(parameter.name).second) {
       throw Error("optim", ErrorKind::usage,
-                  {.what = "two parameters of one name", .got = parameter.name});
+                  {.what = "two parameters have the same name", .got = parameter.name});
     }
     const auto& tensor = parameter.tensor;
     const auto [place, is_new] = places.emplace(tensor.data_ptr(), parameter.name);

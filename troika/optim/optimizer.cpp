@@ -37,7 +37,7 @@ std::unique_ptr<FlatOptimizer> make_optimizer(std::vector<Parameter> parameters,
                          " steps tensors in host memory",
                  .got = flat.device().str(),
                  .expected = "cpu",
-                 .hint = "optim::MasterWeights are copies there"});
+                 .hint = "optim::MasterWeights keeps copies in host memory"});
   }
   if (name == "adamw_8bit" && !options.offload.empty()) {
     throw Error("optim", ErrorKind::usage,

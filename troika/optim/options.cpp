@@ -11,19 +11,23 @@ using config::from_to_below;
 using config::one_of;
 
 void add_options(config::Table& table, OptimizerOptions& options) {
-  table.add("optim.name", &options.name, "which optimizer", one_of(optimizer_names()));
+  table.add("optim.name", &options.name, "optimizer", one_of(optimizer_names()));
   table.add("optim.lr", &options.lr, "base learning rate", above(0.0));
   table.add("optim.weight_decay", &options.weight_decay, "strength of weight decay", at_least(0.0));
   table.add("optim.decay_vectors", &options.decay_vectors,
-            "weight decay on biases and normalisations too, and with lars and lamb a rate of their "
-            "own");
+            "weight decay, and with lars and lamb the rate per tensor, also for biases and "
+            "normalisations");
   table.add("optim.momentum", &options.momentum, "momentum of sgd and lars", between(0.0, 1.0));
   table.add("optim.nesterov", &options.nesterov, "Nesterov momentum, for sgd");
-  table.add("optim.beta1", &options.beta1, "of adam, adamw, adamw_8bit and lamb",
+  table.add("optim.beta1", &options.beta1,
+            "adam, adamw, adamw_8bit and lamb: decay rate of the first moment",
             from_to_below(0.0, 1.0));
-  table.add("optim.beta2", &options.beta2, "of adam, adamw, adamw_8bit and lamb",
+  table.add("optim.beta2", &options.beta2,
+            "adam, adamw, adamw_8bit and lamb: decay rate of the second moment",
             from_to_below(0.0, 1.0));
-  table.add("optim.eps", &options.eps, "of adam, adamw, adamw_8bit, lamb and adagrad", above(0.0));
+  table.add("optim.eps", &options.eps,
+            "adam, adamw, adamw_8bit, lamb and adagrad: number that is added to the denominator",
+            above(0.0));
   table.add("optim.trust_coefficient", &options.trust_coefficient,
             "lars: ratio of a tensor's step to its norm", above(0.0));
   for (const char* name : {"learning_rate", "base_lr"}) table.add_known_as(name, "optim.lr");
@@ -33,21 +37,20 @@ void add_options(config::Table& table, OptimizerOptions& options) {
 
 void add_options(config::Table& table, ScheduleOptions& options) {
   table.add("optim.scaling", &options.scaling,
-            "multiply lr by the global batch over reference_batch, or its square root; the warm-up "
+            "multiply lr by global batch / reference_batch, or by its square root; the warm-up "
             "then starts at lr",
             one_of(scaling_names()));
   table.add("optim.reference_batch", &options.reference_batch,
-            "global batch that lr is given for, see scaling", count_from(1));
+            "global batch for which lr is given; see scaling", count_from(1));
   table.add("optim.schedule", &options.name, "how the learning rate changes from step to step",
             one_of(schedule_names()));
   table.add("optim.warmup_steps", &options.warmup_steps,
             "number of first steps in which the learning rate rises linearly to lr",
             at_least(int64_t{0}));
-  table.add(
-      "optim.final_factor", &options.final_factor,
-      "cosine, polynomial and one_cycle: last learning rate as a fraction of lr; plateau: the "
-      "least one",
-      between(0.0, 1.0));
+  table.add("optim.final_factor", &options.final_factor,
+            "cosine, polynomial and one_cycle: last learning rate as a fraction of lr; plateau: "
+            "lowest learning rate as a fraction of lr",
+            between(0.0, 1.0));
   table.add("optim.gamma", &options.gamma,
             "step, multi_step and plateau: factor by which the learning rate falls",
             above_to(0.0, 1.0));
@@ -76,7 +79,7 @@ void add_options(config::Table& table, ScheduleOptions& options) {
 
 void add_offload(config::Table& table, OptimizerOptions& options) {
   table.add("offload.optimizer", &options.offload,
-            "folder for files that hold the optimizer's states; empty: memory");
+            "folder for files that hold the states of the optimizer; empty: no offload");
 }
 
 }  // namespace troika::optim

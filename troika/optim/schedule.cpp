@@ -31,7 +31,7 @@ void require_sensible(const ScheduleOptions& options) {
   require_known("scaling of the learning rate", options.scaling, scaling_names());
   if (options.name == "one_cycle" && options.warmup_steps > 0) {
     throw Error("optim", ErrorKind::usage,
-                {.what = "one_cycle is its own warm-up",
+                {.what = "one_cycle has its own warm-up",
                  .got = std::to_string(options.warmup_steps) + " warm-up steps",
                  .expected = "0",
                  .hint = "rise_fraction says how long it rises"});

@@ -58,7 +58,7 @@ comm::Group split_sharing(const comm::Group& group, const ShardedOptions& option
   if (options.group_size < 0 ||
       (options.group_size > 0 && group.size() % options.group_size != 0)) {
     throw Error("parallel", ErrorKind::usage,
-                {.what = "ranks that share a model out in groups",
+                {.what = "ranks in each group of sharded data parallelism",
                  .got = fmt::format("groups of {} of {} ranks", options.group_size, group.size()),
                  .expected = "a number that divides that of ranks"});
   }

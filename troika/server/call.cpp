@@ -64,7 +64,7 @@ void Handle::wait(Deadline deadline) const {
     std::string missing;
     net::act_on(call_->endpoint, [&] { missing = call_->missing(); });
     throw Error("server", ErrorKind::timeout,
-                {.what = call_->what + " was not done in time", .got = missing});
+                {.what = call_->what + " did not finish in time", .got = missing});
   }
   if (!call_->error.empty()) {
     throw Error("server", call_->error_kind, {.what = call_->what + " failed: " + call_->error});

@@ -68,7 +68,7 @@ std::filesystem::path checkpoint_to_judge(RunMode mode, const std::filesystem::p
   throw Error("train", ErrorKind::usage,
               {.what = fmt::format("cannot {} the {} checkpoint", run_mode_name(mode), ckpt),
                .got = fmt::format("none in {}", checkpoints.string()),
-               .expected = "those of a run that was trained",
+               .expected = "a run that was trained",
                .hint = "run.folder and run.name say which run"});
 }
 

@@ -48,8 +48,7 @@ void finish(MPI_Request request, Deadline deadline, const Lifeline* lifeline) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), 0);
     if (lifeline) lifeline->require_live();
     if (!done && deadline.passed()) {
-      throw Error("comm", ErrorKind::timeout,
-                  {.what = "the ranks did not all come to MPI in time"});
+      throw Error("comm", ErrorKind::timeout, {.what = "not all ranks joined MPI in time"});
     }
     std::this_thread::yield();
   }

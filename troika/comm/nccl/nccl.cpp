@@ -258,7 +258,7 @@ class NcclGroup : public GroupImpl {
     while (!done()) {
       lifeline()->require_live();
       if (deadline.passed()) {
-        throw Error("comm", ErrorKind::timeout, {.what = "NCCL was not done in time"});
+        throw Error("comm", ErrorKind::timeout, {.what = "NCCL did not finish in time"});
       }
       if (waited.seconds() < kSpinSeconds) {
         std::this_thread::yield();

@@ -145,7 +145,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   [[noreturn]] void refuse(size_t number, const std::string& got) const {
     throw Error(
         "nn", ErrorKind::failure,
-        {.what = fmt::format("{} did not do the same when recomputed: saved tensor {} of {}",
+        {.what = fmt::format("{} gave another result when it was recomputed: saved tensor {} of {}",
                              options_.name, number + 1, saved_.size()),
          .got = got,
          .expected = saved_[number],

@@ -124,7 +124,7 @@ Swa::Swa(const SwaOptions& options, int64_t max_epochs)
 void Swa::on_fit_start(FitContext& context) {
   if (context.task.replicas() > 1 && !statistics_of(context.task.module()).empty()) {
     throw Error("train", ErrorKind::usage,
-                {.what = "swa makes the statistics of batch norms anew",
+                {.what = "swa recomputes the statistics of batch norms",
                  .got = "strategy dp, whose threads each see a part of a batch",
                  .expected = "a strategy of processes"});
   }

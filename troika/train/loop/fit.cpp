@@ -26,9 +26,9 @@ RunSetup in_order(RunSetup setup) {
   for (const auto& callback : callbacks) {
     if (names.insert(callback->name()).second) continue;
     throw Error("train", ErrorKind::usage,
-                {.what = "two callbacks of one name",
+                {.what = "two callbacks have the same name",
                  .got = callback->name(),
-                 .expected = "names that differ, as states are saved under them"});
+                 .expected = "different names, because states are saved under them"});
   }
   return setup;
 }

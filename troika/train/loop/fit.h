@@ -28,7 +28,7 @@ namespace troika::train {
 class Fit {
  public:
   // Starts the run or resumes it, up to its first hook. Throws Error(usage) for options that do not
-  // fit the data, the checkpoint or the task, and for two callbacks of one name.
+  // fit the data, the checkpoint or the task, and for two callbacks have the same name.
   Fit(RunSetup setup, const StopQuestion& question);
   Fit(const Fit&) = delete;
   Fit& operator=(const Fit&) = delete;

@@ -33,16 +33,17 @@ config::Rule count_or(const std::string& minus_one) {
 }
 
 config::Rule recompute_policy() {
-  return {"none, full, selective, sqrt, every_K with K >= 1, or budget:BYTES as in budget:6GiB",
-          [](const config::Value& value) {
-            const auto& policy = std::get<std::string>(value);
-            try {
-              if (!layout::recompute_budget(policy)) layout::recompute_plan(policy, 1);
-              return true;
-            } catch (const Error&) {
-              return false;
-            }
-          }};
+  return {
+      "none, full, selective, sqrt, every_K with K >= 1, or budget:BYTES, for example budget:6GiB",
+      [](const config::Value& value) {
+        const auto& policy = std::get<std::string>(value);
+        try {
+          if (!layout::recompute_budget(policy)) layout::recompute_plan(policy, 1);
+          return true;
+        } catch (const Error&) {
+          return false;
+        }
+      }};
 }
 
 // Describes the names that run_folder() accepts.
@@ -60,7 +61,7 @@ void add_run(config::Table& table, TrainOptions::Run& run) {
             "has left results there and this one does not resume it",
             {kRunNames,
              [](const config::Value& value) { return is_run_name(std::get<std::string>(value)); }});
-  table.add("run.folder", &run.folder, "where runs are kept");
+  table.add("run.folder", &run.folder, "folder that contains the folders of runs");
   table.add("run.overwrite", &run.overwrite,
             "write to folder/name even if a run has left results there");
   table.add(
@@ -73,98 +74,105 @@ void add_run(config::Table& table, TrainOptions::Run& run) {
 void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add(
       "trainer.accelerator", &trainer.accelerator,
-      "what computes; gpu and cuda: on each process's own GPU; auto: that if there is one and "
-      "the processes can use nccl, else cpu; docs/trainer.md",
+      "device on which each process computes; gpu, cuda: one GPU for each process; auto: a GPU if "
+      "there is one and the processes can use nccl, otherwise the CPU; docs/trainer.md",
       one_of({"auto", "cpu", "gpu", "cuda"}));
   table.add("trainer.devices", &trainer.devices,
-            "processes on this machine, started by train itself unless a launcher did; -1: as many "
-            "as the launcher started, one without; with dp threads of one process, -1: one",
+            "number of processes on this machine, which troika train starts unless a launcher has "
+            "started them; -1: as many as the launcher started, or one without a launcher; "
+            "strategy dp: number of threads in one process, -1: one",
             count_or("as many as the launcher started"));
   table.add("trainer.num_nodes", &trainer.num_nodes,
-            "machines that the run is to be on, checked; -1: any number", count_or("any number"));
+            "number of machines that the run must have; -1: any number", count_or("any number"));
   table.add("trainer.strategy", &trainer.strategy,
-            "how devices work together; those after pipeline are pipelines with a schedule of that "
-            "name (docs/pipelines.md), and those from auto on Lightning's names for others",
+            "how the run is distributed over devices; pipeline is followed by the pipeline "
+            "schedules, whose names are strategies, too (docs/pipelines.md); auto and the names "
+            "after it are Lightning's names for other strategies",
             one_of(strategy_names()));
   table.add("trainer.plan", &trainer.plan,
-            "text of a plan, in place of strategy and of all else that a plan decides; `--plan "
-            "FILE` of troika train puts it here; docs/plan.md");
+            "text of a plan, which replaces strategy and all other options that a plan sets; "
+            "troika train --plan FILE sets it from a file; docs/plan.md");
   table.add("trainer.precision", &trainer.precision,
-            "number type: mixed computes matrix products and convolutions in 16 bits, true keeps "
-            "parameters so too; docs/precision-and-memory.md",
+            "number type; bf16-mixed, 16-mixed: matrix products and convolutions in 16 bits; "
+            "bf16-true, 16-true: parameters in 16 bits, too; docs/precision-and-memory.md",
             one_of(nn::precision_names(), nn::other_precision_names()));
   table.add("trainer.memory_format", &trainer.memory_format,
-            "order of images and convolutions' weights in memory; auto: channels_last for "
-            "precisions that compute in 16 bits, else contiguous, or what is timed to be faster at "
-            "the start of a run of 500 micro-batches or more (trainer.benchmark)",
+            "memory order of images and of convolution weights; auto: channels_last for precisions "
+            "that compute in 16 bits, otherwise contiguous; but a run of 500 micro-batches or more "
+            "times both at its start and uses the faster one (trainer.benchmark)",
             one_of(nn::memory_format_names()));
-  table.add("trainer.weight_layout", &trainer.weight_layout,
-            "gpt: order of linear layers' weights in memory, the numbers of one input or those of "
-            "one output side by side; auto: in_out, or what is timed to be faster at the start of "
-            "a run of 500 micro-batches or more (trainer.benchmark)",
-            one_of(nn::weight_layout_names()));
+  table.add(
+      "trainer.weight_layout", &trainer.weight_layout,
+      "gpt: memory order of the weights of linear layers; in_out: the weights of one input are "
+      "contiguous; out_in: those of one output are; auto: in_out; but a run of 500 micro-batches "
+      "or more times both at its start and uses the faster one (trainer.benchmark)",
+      one_of(nn::weight_layout_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
-            "batch norms take the statistics of the batches of all processes");
-  table.add("trainer.recompute", &trainer.recompute,
-            "which of the model's blocks drop their activations and compute them again backward: "
-            "less memory, up to a forward pass more; docs/precision-and-memory.md",
-            recompute_policy());
+            "batch norms compute their statistics over the batches of all processes");
+  table.add(
+      "trainer.recompute", &trainer.recompute,
+      "which of the model's blocks drop their activations and compute them again in the backward "
+      "pass; takes less memory, and up to one more forward pass; docs/precision-and-memory.md",
+      recompute_policy());
   table.add("trainer.max_epochs", &trainer.max_epochs,
-            "passes over the training data; 0: 1000, but no limit where max_steps or max_time is "
-            "set; -1: no limit, one of them must end the run",
+            "number of passes over the training data; 0: no limit if max_steps or max_time is set, "
+            "otherwise 1000; -1: no limit, and max_steps or max_time must be set",
             count_from(-1));
   table.add("trainer.max_steps", &trainer.max_steps,
-            "stop after this many optimizer steps; -1: only max_epochs counts",
-            count_or("no limit"));
+            "stop after this number of optimizer steps; -1: no limit", count_or("no limit"));
   table.add("trainer.min_epochs", &trainer.min_epochs,
-            "epochs that callbacks and max_time cannot cut short", count_from(0));
+            "callbacks and max_time do not end the run before this number of epochs",
+            count_from(0));
   table.add("trainer.min_steps", &trainer.min_steps,
-            "optimizer steps that callbacks and max_time cannot cut short", count_from(0));
+            "callbacks and max_time do not end the run before this number of optimizer steps",
+            count_from(0));
   table.add("trainer.max_time", &trainer.max_time,
-            "the run ends after this time, DD:HH:MM:SS, that of before a resume included; empty: "
-            "no limit");
+            "the run ends after this time, DD:HH:MM:SS, which includes the time before it was "
+            "resumed; empty: no limit");
   table.add("trainer.limit_train_batches", &trainer.limit_train_batches,
-            "batches of an epoch: a number as 10, or a share as 0.1; 1.0: all", number_or_share());
+            "batches of an epoch: a number such as 10, or a fraction such as 0.1; 1.0: all",
+            number_or_share());
   table.add("trainer.limit_val_batches", &trainer.limit_val_batches,
-            "batches, of the size of a training step's, that are validated: a number or a share; "
-            "0: no validation",
+            "batches of a validation, each as large as the batch of a training step: a number or a "
+            "fraction; 0: no validation",
             number_or_share());
   table.add("trainer.limit_test_batches", &trainer.limit_test_batches, "the same for troika test",
             number_or_share());
   table.add("trainer.limit_predict_batches", &trainer.limit_predict_batches,
             "the same for troika predict", number_or_share());
   table.add("trainer.overfit_batches", &trainer.overfit_batches,
-            "train and validate on this number or fraction of batches, training the same in every "
-            "epoch; 0: off",
+            "train and validate on this number or fraction of batches; training uses the same "
+            "batches in every epoch; 0: off",
             number_or_share());
   table.add("trainer.fast_dev_run", &trainer.fast_dev_run,
-            "try everything on this number of batches, without loggers and checkpoints; 0: off",
+            "run this number of batches of everything, without loggers and checkpoints; 0: off",
             count_or_flag());
-  table.add("trainer.val_check_interval", &trainer.val_check_interval,
-            "batches between validations inside of an epoch: a number or a share; 1.0: only at its "
-            "end",
-            number_or_share());
+  table.add(
+      "trainer.val_check_interval", &trainer.val_check_interval,
+      "batches between validations within an epoch: a number or a fraction; 1.0: only at its end",
+      number_or_share());
   table.add("trainer.num_sanity_val_steps", &trainer.num_sanity_val_steps,
             "batches to validate before training, so that errors show early; -1: all",
             count_from(-1));
-  table.add("trainer.deterministic", &trainer.deterministic,
-            "only algorithms that give the same bits each time; an error where there is none");
-  table.add("trainer.benchmark", &trainer.benchmark,
-            "choose the fastest of several implementations by timing them at the start, as "
-            "model.attn_implementation=auto does; not with trainer.deterministic");
+  table.add(
+      "trainer.deterministic", &trainer.deterministic,
+      "use only algorithms that give the same bits each time; an operator without one is an error");
+  table.add(
+      "trainer.benchmark", &trainer.benchmark,
+      "time alternative implementations at the start of a run and use the fastest, for example of "
+      "attention (model.attn_implementation=auto); not with trainer.deterministic");
   table.add(
       "trainer.terminate_on_nan", &trainer.terminate_on_nan,
-      "end the run with an error, and its batch in the run's folder, when the training loss is "
-      "infinite or NaN; with 16-mixed and 16-true the loss scaler skips such steps instead");
-  table.add(
-      "trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
-      "batches whose gradients, added up and divided by this number, make one optimizer step; "
-      "perhaps fewer at the end of an epoch",
-      count_from(1));
+      "if the training loss is infinite or NaN, save its batch in the run's folder and end the run "
+      "with an error; with 16-mixed and 16-true the loss scaler skips such steps instead");
+  table.add("trainer.accumulate_grad_batches", &trainer.accumulate_grad_batches,
+            "number of batches in an optimizer step, whose gradients are summed and divided by "
+            "this number; the last step of an epoch may have fewer",
+            count_from(1));
   table.add("trainer.gradient_clip_val", &trainer.gradient_clip_val,
-            "clip gradients to this before each step; 0: do not", at_least(0.0));
+            "clip gradients to this value before each step; 0: no clipping", at_least(0.0));
   table.add("trainer.gradient_clip_algorithm", &trainer.gradient_clip_algorithm,
-            "norm: clip the norm of all gradients together; value: clip each number",
+            "norm: clip the norm of all gradients together; value: clip each element",
             one_of({"norm", "value"}));
   table.add("trainer.check_val_every_n_epoch", &trainer.check_val_every_n_epoch,
             "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
@@ -173,47 +181,46 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.loggers", &trainer.loggers, "where metrics are written, in the run's folder",
             some_of(observe::logger_names()));
   table.add("trainer.threads", &trainer.threads,
-            "threads of computation in each process; 0: cores / processes on this machine",
+            "computing threads of each process; 0: cores / processes on this machine",
             between(int64_t{0}, int64_t{65536}));
   table.add(
       "trainer.cpu_bind", &trainer.cpu_bind,
-      "where threads of computation run; none: the system moves them; cores: each process's "
-      "on cores of its own among those that this machine's processes share; auto: none, or "
-      "cores where that is timed to be faster at the start of a run of 500 micro-batches or more "
-      "(trainer.benchmark); docs/trainer.md",
+      "where computing threads run; none: the system may move them; cores: each process has its "
+      "own of the cores that the processes of this machine share; auto: none; but a run of 500 "
+      "micro-batches or more times both at its start and uses the faster one (trainer.benchmark); "
+      "docs/trainer.md",
       one_of(cpu_bind_names(), {{"free", "none"}, {"core", "cores"}, {"exclusive", "cores"}}));
   table.add("trainer.enable_progress_bar", &trainer.enable_progress_bar, "show progress on rank 0");
   table.add("trainer.enable_model_summary", &trainer.enable_model_summary,
-            "say on rank 0 what the run is about to do (model, data, steps, strategy, memory), and "
-            "what came of it");
+            "log on rank 0 what the run is about to do (model, data, steps, strategy, memory), and "
+            "its results at the end");
+  table.add("trainer.memory_check", &trainer.memory_check,
+            "on: refuse a run whose predicted memory does not fit into the memory of the machine "
+            "or the cgroup; troika train also ends with an error if a tensor on the CPU does not "
+            "fit; off: no check",
+            one_of({"on", "off"}));
   table.add(
-      "trainer.memory_check", &trainer.memory_check,
-      "on: a run ends with an error where what is predicted of it does not fit into the memory of "
-      "the machine or the cgroup, with troika train also where a tensor on the CPU does not; off: "
-      "tries",
-      one_of({"on", "off"}));
-  table.add("trainer.trace", &trainer.trace,
-            "write what happened when on all ranks in the first 500 steps to trace.json, for "
-            "Perfetto and troika report");
+      "trainer.trace", &trainer.trace,
+      "record the first 500 steps of all ranks in trace.json, for Perfetto and troika report");
   table.add("trainer.profiler", &trainer.profiler,
-            "simple: a table of the times of hooks and of the parts of steps; empty: none",
+            "simple: a table of the times of hooks and of the phases of steps; empty: none",
             {"simple, or nothing", [](const config::Value& value) {
                const auto& name = std::get<std::string>(value);
                return name.empty() || name == "simple";
              }});
-  table.add(
-      "trainer.ckpt_path", &trainer.ckpt_path,
-      "checkpoint to resume from: last or best of the run (a new run if there is none), the folder "
-      "of a run or of a checkpoint; for validate, test and predict: whose weights, also a file");
+  table.add("trainer.ckpt_path", &trainer.ckpt_path,
+            "checkpoint to resume from: last or best of the run (without one, a new run starts), "
+            "the folder of a run or of a checkpoint; for validate, test and predict: the "
+            "checkpoint or file of the weights");
 }
 
 void add_weights(config::Table& table, TrainOptions::Weights& weights) {
   table.add(
       "model.weights", &weights.path,
       "start a new run from these weights: the folder of a run or of a checkpoint, last, best, or "
-      "a safetensors file, also one that troika import takes; empty: random weights");
+      "a safetensors file, also one that troika import reads; empty: random weights");
   table.add("model.weights_strict", &weights.strict,
-            "the weights must have all tensors of the model; false: take those that fit, and log "
+            "the weights must have all tensors of the model; false: load those that fit, and log "
             "which stay random");
 }
 

@@ -40,7 +40,7 @@ void rank_zero_first(const comm::Group& group, const Body& body) {
     }
     if (problem) std::rethrow_exception(problem);
     throw Error("train", ErrorKind::peer,
-                {.what = "rank 0, which goes first, failed", .got = message.substr(1)});
+                {.what = "rank 0, which runs first, failed", .got = message.substr(1)});
   }
   if (group.rank() != 0) body();
 }
