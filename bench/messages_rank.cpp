@@ -167,7 +167,7 @@ double time_trips(const Group& world, const Way& way, const at::Tensor& out, con
   return watch.seconds() * 1e6 / static_cast<double>(2 * trips);
 }
 
-// Returns the microseconds of a copy while the other rank waits.
+// Returns the time of one memcpy in microseconds, which rank 0 measures while the other rank waits.
 double time_copies(const Group& world, const at::Tensor& out, const at::Tensor& in,
                    int64_t copies) {
   const troika::Stopwatch watch;

@@ -49,6 +49,11 @@ TEST(Text, SplitsAndTrims) {
   EXPECT_EQ(trim(" \t"), "");
 }
 
+TEST(Text, LongTextsAreShortened) {
+  EXPECT_EQ(shortened(std::string(80, 'x')), std::string(80, 'x'));
+  EXPECT_EQ(shortened(std::string(81, 'x')), std::string(80, 'x') + "...");
+}
+
 TEST(Text, HumanUnits) {
   EXPECT_EQ(human_bytes(512), "512 B");
   EXPECT_EQ(human_bytes(1536), "1.5 KiB");

@@ -172,7 +172,7 @@ TEST_F(ResumeRun, CtrlCSavesAndSaysHowToGoOn) {
   }
 }
 
-// The memory of so many blocks takes seconds to predict, and the line comes before.
+// Predicting the memory of this many blocks takes seconds; the line is printed before.
 TEST_F(ResumeRun, CtrlCBeforeTrainingEndsAtOnce) {
   write_file_atomically(folder_ / "text", std::string(100'000, 'x'));
   for (const char* processes : {"1", "2"}) {

@@ -275,18 +275,17 @@ TEST_F(WrongInput, ShutdownTimeout) {
 }
 
 TEST_F(WrongInput, ModelAndDataThatDoNotGoTogether) {
-  expect_failure(troika("train --model.name=gpt"), 2,
-                 "error: [train] model.name and data.name do not go together; got gpt for images, "
-                 "expected a model of images\n");
-  expect_failure(troika("train --model.name=unet"), 2,
-                 "error: [train] model.name and data.name do not go together; got unet for images, "
-                 "expected a model of images\n");
-  expect_failure(troika("train --data.name=shape_masks"), 2,
-                 "error: [train] model.name and data.name do not go together; got resnet20 for "
-                 "images with masks, expected unet\n");
-  expect_failure(troika("train --data.name=captions"), 2,
-                 "error: [train] model.name and data.name do not go together; got resnet20 for "
-                 "videos with captions, expected s2vt\n");
+  const std::pair<const char*, const char*> rows[] = {
+      {"model.name=gpt", "gpt for images, expected a model of images"},
+      {"model.name=unet", "unet for images, expected a model of images"},
+      {"data.name=shape_masks", "resnet20 for images with masks, expected unet"},
+      {"data.name=captions", "resnet20 for videos with captions, expected s2vt"},
+  };
+  for (const auto& [argument, message] : rows) {
+    expect_failure(troika("train --" + std::string(argument)), 2,
+                   std::string("error: [train] model.name and data.name do not go together; got ") +
+                       message + "\n");
+  }
 }
 
 TEST_F(WrongInput, DevicesAndLauncherDisagree) {

@@ -171,7 +171,7 @@ std::vector<net::Duration> run_all_phases(uint64_t seed) {
   EXPECT_TRUE(world.comes([](const auto& rank) { return rank->is_welcome(); }));
   times.push_back(world.now());
   EXPECT_EQ(world.connections(), 1 + kRanks / 32);
-  EXPECT_LT(world.most_connections(), 1 + kRanks / 32 + 8) << "they go on as others come";
+  EXPECT_LT(world.most_connections(), 1 + kRanks / 32 + 8) << "they continue as others connect";
   for (const auto& rank : world.ranks()) rank->say({Message::ask, 60'000, "asked", "?"});
   // A rank that asks alone knows its own answer; here all ranks ask at the same time.
   EXPECT_TRUE(world.comes([](const auto& rank) { return rank->answers.size() >= kRanks - 1; }));

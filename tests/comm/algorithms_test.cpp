@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "troika/base/error.h"
 #include "troika/comm/local/local.h"
 
 namespace troika::comm {

@@ -14,6 +14,7 @@
 
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
+#include "troika/comm/messages/group_impl.h"
 
 namespace troika::comm {
 namespace {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "troika/comm/local/local.h"
+#include "troika/comm/messages/group_impl.h"
 #include "troika/comm/shm/inbox.h"
 #include "troika/comm/shm/outbox.h"
 

@@ -148,7 +148,7 @@ TEST(Gpu, MessagesAndEdgesArriveWhole) {
 
 TEST(Gpu, MemoryThatIsNotThereIsRefused) {
   EXPECT_THROW(at::empty({int64_t{1} << 45}, on_gpu()), c10::Error);
-  EXPECT_EQ(at::ones({4}, on_gpu()).sum().item<double>(), 4) << "the device goes on";
+  EXPECT_EQ(at::ones({4}, on_gpu()).sum().item<double>(), 4) << "the device still works";
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ class ClassReader {
   }
 
  private:
-  // Reads to the end of a scope. It is the scope of the class `own`, unless this is null.
+  // Reads to the end of a scope. If `own` is not null, the scope is the body of this class.
   void read_scope(ClassFound* own) {
     std::string head;
     while (at_ < text_.size()) {

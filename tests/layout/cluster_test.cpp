@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/layout/cluster_levels.h"
 #include "tests/support/errors.h"
 
 namespace troika::layout {
@@ -38,22 +39,22 @@ TEST(Cluster, KnowsHowNearDevicesAre) {
   EXPECT_EQ(cluster.devices_of(2).memory_bytes, 0);
   EXPECT_EQ(cluster.devices_of(6).host, 1);
   EXPECT_THROW(cluster.devices_of(7), CheckError);
-  EXPECT_EQ(cluster.level_between(0, 1), Level::group);
-  EXPECT_EQ(cluster.level_between(0, 2), Level::host);
-  EXPECT_EQ(cluster.level_between(2, 3), Level::network);
-  EXPECT_EQ(cluster.link_between(0, 1), (Link{2e-6, 12e10}));
-  EXPECT_EQ(cluster.link_between(0, 2), Link());
-  EXPECT_EQ(cluster.link_between(0, 6), (Link{5e-6, 12.5e9}));
+  EXPECT_EQ(level_between(cluster, 0, 1), Level::group);
+  EXPECT_EQ(level_between(cluster, 0, 2), Level::host);
+  EXPECT_EQ(level_between(cluster, 2, 3), Level::network);
+  EXPECT_EQ(link_between(cluster, 0, 1), (Link{2e-6, 12e10}));
+  EXPECT_EQ(link_between(cluster, 0, 2), Link());
+  EXPECT_EQ(link_between(cluster, 0, 6), (Link{5e-6, 12.5e9}));
 }
 
 TEST(Cluster, TextRoundTrips) {
   auto cluster = Cluster::parse(kText, "cluster.toml");
-  // Ranks may be dealt out to hosts in turns.
+  // Ranks may be on alternating hosts.
   cluster.devices.push_back({.host = 0, .group = 2, .memory_bytes = 5, .flops = 1.0 / 3});
   EXPECT_EQ(Cluster::parse(cluster.text(), "again"), cluster) << cluster.text();
   const auto uniform = Cluster::uniform(2, 3);
   EXPECT_EQ(Cluster::parse(uniform.text(), "again"), uniform) << uniform.text();
-  EXPECT_EQ(uniform.level_between(2, 3), Level::network);
+  EXPECT_EQ(level_between(uniform, 2, 3), Level::network);
 }
 
 TEST(Cluster, RefusesWhatIsNone) {

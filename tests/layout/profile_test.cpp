@@ -146,6 +146,7 @@ TEST(Profile, RefusesALineOfAGraph) {
   EXPECT_THAT(error_of(replaced(kGraph, "node3 -- Linear", "node2 -- Linear")),
               HasSubstr("a layer (p.json:2); got node2"));
   EXPECT_THAT(error_of("[mesh]\naxes = 1\n"), HasSubstr("a layer (p.json:1); got [mesh]"));
+  EXPECT_THAT(error_of(std::string(100'000, 'x')), testing::SizeIs(testing::Lt(300u)));
 }
 
 }  // namespace

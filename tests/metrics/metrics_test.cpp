@@ -305,7 +305,7 @@ TEST(Metrics, MoreBatchesMayFollowAValueAndResetForgets) {
     loaded.update(50.0);
     loaded.load_state(copy.state());
     loaded.update(100.0);
-    EXPECT_EQ(loaded.value(), mean.value()) << "what was counted goes on from a checkpoint";
+    EXPECT_EQ(loaded.value(), mean.value()) << "the counts continue from a checkpoint";
     mean.reset();
     mean.update(7.0);
     EXPECT_EQ(mean.value(group, "test"), 7);

@@ -156,7 +156,7 @@ TEST_P(TcpMessages, ThatAreTooLongAreToldAtBothEnds) {
   EXPECT_EQ(short_one.wait().outcome, Outcome::too_long);
   Receipt next(b_, "a", 1, 10);
   send_by(a_, "b", 1, "good", soon());
-  EXPECT_EQ(next.text(), "good") << "the connection goes on";
+  EXPECT_EQ(next.text(), "good") << "the connection stays open";
 }
 
 TEST_P(TcpMessages, GoToHandlersWhereNobodyReceives) {

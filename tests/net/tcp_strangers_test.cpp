@@ -62,7 +62,7 @@ TEST_F(Strangers, GetNoByteWhateverTheySay) {
   EXPECT_EQ(answer_to(ClientHandshake(other, listener_name("b")).first_message()), "");
   EXPECT_EQ(answer_to(ClientHandshake(secret_, listener_name("c")).first_message()), "");
   EXPECT_EQ(answer_to(first_message().substr(0, 40)), "") << "half a handshake";
-  EXPECT_EQ(answer_to(first_message() + "x"), "") << "nobody goes on before the answer";
+  EXPECT_EQ(answer_to(first_message() + "x"), "") << "nobody continues before the answer";
   expect_service();
 }
 

@@ -50,7 +50,7 @@ TEST(WeightLayouts, AreOfTheLinearLayersOfGptsAlone) {
   for (const auto& tensor : linear->parameters()) EXPECT_TRUE(tensor.is_contiguous());
 }
 
-// The results agree up to rounding, also in a mixed precision, whose copies have the same layout.
+// The results agree up to rounding, in float64 and in a mixed precision.
 TEST(WeightLayouts, ChangeNoResult) {
   for (const char* precision : {"64", "bf16-mixed"}) {
     torch::manual_seed(1);

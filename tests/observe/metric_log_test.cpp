@@ -165,7 +165,7 @@ TEST(MetricLog, RanksThatLogDifferentNamesSaySo) {
         "logs (log on all ranks, or without sync_dist)");
     // A rank that logs other values, but not this one.
     log.log("loss", 1, {.sync_dist = true});
-    EXPECT_EQ(log.end_interval().values.size(), 1u) << "the group goes on";
+    EXPECT_EQ(log.end_interval().values.size(), 1u) << "the group still works";
     if (group.rank() == 2) {
       log.log("own", 1);
     } else {

@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "tests/parallel/waves.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/state.h"
@@ -13,12 +14,6 @@
 namespace troika::parallel {
 
 namespace {
-
-at::Tensor waves(at::IntArrayRef shape, double factor, double phase) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return at::sin(at::arange(count, at::kDouble) * factor + phase).view(shape);
-}
 
 // Three numbers pass each block: the main one, one that only the last block takes, and integers.
 std::shared_ptr<nn::Model> model_with_skips() {

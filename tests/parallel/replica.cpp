@@ -3,17 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/parallel/waves.h"
+
 namespace troika::parallel {
-
-namespace {
-
-at::Tensor waves(at::IntArrayRef shape, double factor, double phase) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return torch::sin(torch::arange(count, torch::kDouble) * factor + phase).view(shape);
-}
-
-}  // namespace
 
 Replica::Replica(const optim::OptimizerOptions& options) {
   torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::Tanh(), torch::nn::Linear(4, 2));

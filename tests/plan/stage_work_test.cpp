@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "tests/layout/cluster_levels.h"
 #include "tests/support/errors.h"
 #include "troika/plan/simulation/run_trace.h"
 #include "troika/plan/simulation/sweep.h"
@@ -267,7 +268,7 @@ TEST(Sweep, ResizesClusters) {
   EXPECT_EQ(larger.ranks(), 18);
   EXPECT_EQ(larger.hosts.size(), 5u);
   EXPECT_EQ(larger.devices_of(17).flops, 3);
-  EXPECT_EQ(larger.level_between(8, 12), layout::Level::network);
+  EXPECT_EQ(layout::level_between(larger, 8, 12), layout::Level::network);
 }
 
 TEST(RunTrace, HasTheTracksOfARun) {

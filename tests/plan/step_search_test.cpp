@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/layout/cluster_levels.h"
 #include "tests/plan/random_chains.h"
 #include "tests/support/errors.h"
 #include "troika/plan/search/step_layout.h"
@@ -119,10 +120,10 @@ TEST(StepModel, CountsTheMessagesThroughPorts) {
     double slowest = 0, port = 0;
     for (int i = 0; i < period; ++i) {
       const int from = used + i % first, to = used + first + i % second;
-      const auto& link = problem.cluster.link_between(from, to);
+      const auto& link = layout::link_between(problem.cluster, from, to);
       slowest = std::max(slowest, link.seconds(10));
       int most = period / std::min(first, second);
-      if (problem.cluster.level_between(from, to) == layout::Level::network) {
+      if (layout::level_between(problem.cluster, from, to) == layout::Level::network) {
         most = std::max(++leaving[problem.cluster.devices_of(from).host],
                         ++arriving[problem.cluster.devices_of(to).host]);
       }

@@ -59,10 +59,10 @@ void on_device_thread(const std::function<void()>& body);
 // Guards streams and memory; held while work runs.
 std::recursive_mutex& device_mutex();
 
-// Counts what has happened since the last call of reset_counts(), over all devices.
+// Numbers of operations on all devices since the last call of reset_counts().
 struct Counts {
   int64_t enqueued = 0;
-  int64_t host_waits = 0;  // that found work to be done
+  int64_t host_waits = 0;  // waits of the host for work that was not done
 };
 Counts counts();
 void reset_counts();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
+#include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/checkpoint/safetensors.h"
 #include "troika/comm/local/local.h"
@@ -39,11 +40,7 @@ struct TwoArms : torch::nn::Module {
     left = register_module("left", torch::nn::Linear(3, 5));
     right = register_module("right", torch::nn::Linear(2, 5));
     head = register_module("head", torch::nn::Linear(5, 1));
-    const torch::NoGradGuard no_grad;
-    double phase = 0;
-    for (auto& parameter : parameters()) {
-      parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
-    }
+    fill_with_waves(*this);
   }
   at::Tensor forward(const at::Tensor& a, const at::Tensor& b) {
     return head->forward((left->forward(a) * right->forward(b)).tanh()).squeeze(1);

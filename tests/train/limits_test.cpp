@@ -187,7 +187,7 @@ TEST_F(LimitedRun, SanityChecksAreForgotten) {
   options_.trainer.ckpt_path = "last";
   options_.trainer.max_epochs = 2;
   fit();
-  EXPECT_EQ(seen_.validated.size(), 24u) << "not when a run goes on";
+  EXPECT_EQ(seen_.validated.size(), 24u) << "not when a run resumes";
 }
 
 TEST_F(LimitedRun, FastDevRunTriesEverythingOnce) {

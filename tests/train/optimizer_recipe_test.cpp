@@ -19,11 +19,7 @@ namespace {
 
 std::shared_ptr<nn::Model> make_net() {
   torch::nn::Sequential net(torch::nn::Linear(3, 6), torch::nn::Tanh(), torch::nn::Linear(6, 2));
-  const torch::NoGradGuard no_grad;
-  double phase = 0;
-  for (auto& parameter : net->parameters()) {
-    parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
-  }
+  fill_with_waves(*net);
   return nn::from_sequential(net);
 }
 

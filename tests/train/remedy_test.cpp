@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/data/make_dataset.h"
@@ -28,7 +29,8 @@ class Remedy : public testing::Test {
     options_.data.workers = 0;
   }
 
-  // The advice for so many ranks and bytes, and what predicts.
+  // Returns the advice for a number of ranks and bytes of memory, and the prediction it is based
+  // on.
   std::string advice(int ranks, double bytes) {
     predictor_.emplace(options_, *dataset_);
     const auto configured = predictor_->configured(ranks);

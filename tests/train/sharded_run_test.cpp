@@ -29,12 +29,7 @@ std::shared_ptr<Task> make_wide_task() {
   torch::nn::Sequential net(torch::nn::Linear(3, kWidth), torch::nn::Tanh(),
                             torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
                             torch::nn::Linear(kWidth, 2));
-  const torch::NoGradGuard no_grad;
-  double phase = 0;
-  for (auto& parameter : net->parameters()) {
-    const auto values = torch::sin(torch::arange(parameter.numel()) + ++phase) / 10;
-    parameter.copy_(values.view_as(parameter));
-  }
+  fill_with_waves(*net, 0.1);
   return std::make_shared<Task>(nn::from_sequential(net));
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tests/support/errors.h"
+#include "tests/train/waves.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
@@ -33,12 +34,7 @@ class Points : public data::Dataset {
 std::shared_ptr<Task> make_points_task() {
   auto net =
       torch::nn::Sequential(torch::nn::Linear(3, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
-  const torch::NoGradGuard no_grad;
-  double phase = 0;
-  for (auto& parameter : net->parameters()) {
-    parameter.copy_(
-        torch::sin(torch::arange(parameter.numel(), torch::kDouble) + ++phase).view_as(parameter));
-  }
+  fill_with_waves(*net);
   return std::make_shared<Task>(nn::from_sequential(net));
 }
 

@@ -1,4 +1,4 @@
-// Small data sets that are the same in every process.
+// Small data sets and models that are the same in every process.
 #pragma once
 
 #include <memory>
@@ -36,6 +36,17 @@ class FewWaves : public Waves {
   const int64_t size_;
 };
 
+// Sets the weights of a module to waves: the same in every process, and on ranks that are threads
+// and share a generator.
+inline void fill_with_waves(const torch::nn::Module& module, double factor = 1) {
+  const torch::NoGradGuard no_grad;
+  double phase = 0;
+  for (auto& parameter : module.parameters()) {
+    const auto waves = torch::sin(torch::arange(parameter.numel(), torch::kDouble) + ++phase);
+    parameter.copy_(waves.view_as(parameter) * factor);
+  }
+}
+
 // A task in which ranks log different numbers.
 class LoggingTask : public Task {
  public:
@@ -52,11 +63,7 @@ inline std::shared_ptr<nn::Model> make_waves_model(int64_t width, double dropout
   torch::nn::Sequential net(torch::nn::Linear(3, width),
                             nn::BatchNorm(torch::nn::BatchNormOptions(width)), torch::nn::Tanh(),
                             torch::nn::Dropout(dropout), torch::nn::Linear(width, 2));
-  const torch::NoGradGuard no_grad;
-  double phase = 0;
-  for (auto& parameter : net->parameters()) {
-    parameter.copy_(torch::sin(torch::arange(parameter.numel()) + ++phase).view_as(parameter));
-  }
+  fill_with_waves(*net);
   return nn::from_sequential(net);
 }
 

@@ -160,10 +160,6 @@ void File::read_at(int64_t offset, std::span<char> buffer) const {
   }
 }
 
-void File::truncate(int64_t size) const {
-  if (::ftruncate(fd_, size) != 0) fail("truncate", path_, errno);
-}
-
 void File::reserve(int64_t bytes) const {
   // Errors are ignored: the file system may not support it, and a full disk is reported by write().
   if (bytes > 0) ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes);

@@ -31,7 +31,6 @@ class File {
   void write_at(int64_t offset, std::string_view content) const;
   // Fills the whole buffer. Throws Error if the file ends earlier.
   void read_at(int64_t offset, std::span<char> buffer) const;
-  void truncate(int64_t size) const;
   // Asks the file system to allocate this many bytes now, which makes later writes faster. Does
   // nothing where the file system cannot.
   void reserve(int64_t bytes) const;

@@ -108,6 +108,12 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
+std::string shortened(std::string_view text) {
+  constexpr size_t kShown = 80;
+  if (text.size() <= kShown) return std::string(text);
+  return std::string(text.substr(0, kShown)) + "...";
+}
+
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\n";
   const size_t first = text.find_first_not_of(kBlank);

@@ -17,6 +17,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 std::string lower_case(std::string_view text);  // ASCII letters only
+// Returns the text, or its first 80 bytes and "..." if it is longer; for messages.
+std::string shortened(std::string_view text);
 
 // Parse the whole text as a number; nullopt otherwise.
 std::optional<int64_t> parse_int(std::string_view text);

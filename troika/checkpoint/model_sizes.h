@@ -8,7 +8,7 @@
 
 namespace troika::checkpoint {
 
-// In ModelOptions: marks a size that is to be read from the file.
+// In ModelOptions: marks a size that is read from the file.
 constexpr int64_t kFromFile = -1;
 
 // The sizes that a user may also give.

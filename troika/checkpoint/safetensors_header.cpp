@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 
 namespace troika::checkpoint {
 
@@ -45,9 +46,7 @@ constexpr int kMaxValues = 256;
 
 // The JSON value as text for a message, truncated to a readable length.
 std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', true);
-  if (text.size() > 80) text = text.substr(0, 80) + "...";
-  return text;
+  return shortened(value.dump(-1, ' ', true));
 }
 
 // Returns the field as a list of non-negative 64-bit integers.

@@ -10,15 +10,21 @@
 #include <source_location>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "troika/base/clock.h"
 #include "troika/comm/call/call.h"
+#include "troika/comm/call/direction.h"
 #include "troika/comm/call/reduce.h"
-#include "troika/comm/messages/group_impl.h"
+
+namespace troika::layout {
+class Mesh;
+}  // namespace troika::layout
 
 namespace troika::comm {
 
+class GroupImpl;
 class SendingEdge;
 class ReceivingEdge;
 
@@ -108,7 +114,7 @@ struct EdgeOptions {
 
 struct NewGroupOptions {
   // With true, a failure of the group ends this group only, not its world. Failures are an error of
-  // one of its calls, a rank that does not come in time, ranks that make different calls, and an
+  // one of its calls, a rank that does not join in time, ranks that make different calls, and an
   // exception that unwinds past the group's last handle. The members are notified, each of their
   // calls in the group throws, and its messages in flight are dropped. Must be the same on all
   // members. A member whose process dies still ends the world. Groups made from this one also fail
@@ -135,10 +141,11 @@ struct Counters {
 // difference was found gets the error at its next call. Calls run one after another in the order
 // they were made.
 //
-// If a rank does not come, every other rank gets an Error(timeout) that names it, within a second
-// of the group's timeout. Errors are sticky: after the first error, every further call throws with
-// that cause. Copies are handles to the same group. Destroying the last handle leaves the group
-// normally, or, while an exception unwinds the stack, tells the other ranks that this rank failed.
+// If a rank does not join a call, every other rank gets an Error(timeout) that names it, within a
+// second of the group's timeout. Errors are sticky: after the first error, every further call
+// throws with that cause. Copies are handles to the same group. Destroying the last handle leaves
+// the group normally, or, while an exception unwinds the stack, tells the other ranks that this
+// rank failed.
 //
 // Tensors may be empty, non-contiguous (they are packed and unpacked), and of any dtype that can be
 // reduced or moved. Half-precision sums are computed in float32. All ranks get bit-identical
@@ -200,7 +207,7 @@ class Group {
 
   // Messages between two ranks, matched by tag (0 to 8190) in the order of sending, independently
   // of collectives. They start at once; a received message is checked and unpacked inside wait().
-  // If size or type differ, the receiver throws Error(usage). If the other end does not come,
+  // If size or type differ, the receiver throws Error(usage). If the other end does not call,
   // Error(timeout) says what that rank is doing instead; the group's timeout counts from the start
   // of wait(). `label` names the message in errors and records; only its first 47 bytes are used.
   Work send(const at::Tensor& tensor, int peer, int tag = 0, std::string_view label = {},

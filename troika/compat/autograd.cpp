@@ -30,7 +30,7 @@ class Hook : public torch::autograd::FunctionPostHook {
 }  // namespace
 
 struct GradientHook::Registration {
-  // Keeps the accumulator alive; otherwise it would be made anew for each graph, without the hook.
+  // Keeps the accumulator alive; otherwise each graph would get a new one, without the hook.
   NodePointer accumulator;
   uintptr_t key;
 };

@@ -24,7 +24,7 @@ struct Batch {
   // The indices of the samples in their data set, in the order of rows; empty if unknown. A Loader
   // sets them. Masks of dropout depend on them (nn/dropout.h).
   std::vector<int64_t> samples = {};
-  // Whether all tensors are in host memory that nobody writes to any more and from which a device
+  // Whether all tensors are in host memory that is no longer written and from which a device
   // copies asynchronously (LoaderOptions::device).
   bool is_staged = false;
 

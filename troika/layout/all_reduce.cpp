@@ -26,6 +26,11 @@ Levels levels_of(std::span<const int> nodes) {
   return {static_cast<int>(nodes.size()), static_cast<int>(counts.size()), most, least};
 }
 
+// Returns the largest power of two that is not above n.
+int power_within(int n) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(n)));
+}
+
 int log2_up(int n) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(n - 1)));
 }
@@ -44,17 +49,23 @@ double flat_seconds(Algorithm algorithm, const Link& link, const Link& shared,
                     double reduce_per_byte, int n, double bytes) {
   if (n == 1) return 0;
   const int rounds = log2_up(n);
-  const bool fold = !std::has_single_bit(static_cast<unsigned>(n));
+  // If n is not a power of two, the ranks beyond it give their data to others first, and get the
+  // result last.
+  const int power = power_within(n);
+  const bool fold = power < n;
   switch (algorithm) {
     case Algorithm::ring:
       return ring_seconds(link, reduce_per_byte, n, bytes);
     case Algorithm::recursive_doubling:
-      return (rounds + (fold ? 1 : 0)) * (shared.seconds(bytes) + bytes * reduce_per_byte);
+      return (rounds + (fold ? 1 : 0)) * shared.seconds(bytes) + rounds * bytes * reduce_per_byte;
     case Algorithm::rabenseifner: {
-      const double moved = 2 * (n - 1.0) / n * bytes;
-      const double all = 2 * rounds * link.latency + moved * shared.seconds_per_byte() +
+      const double moved = 2 * (power - 1.0) / power * bytes;
+      const double all = 2 * log2_up(power) * link.latency + moved * shared.seconds_per_byte() +
                          moved / 2 * reduce_per_byte;
-      return fold ? all + 2 * shared.seconds(bytes) : all;
+      // Both ranks of a pair reduce half of the data, before one of them gets the other half.
+      return fold ? all + 2 * shared.seconds(bytes / 2) + bytes / 2 * reduce_per_byte +
+                        shared.seconds(bytes)
+                  : all;
     }
     case Algorithm::double_tree: {
       // The broadcast follows the reduction, and interior ranks reduce twice.

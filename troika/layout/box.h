@@ -63,8 +63,4 @@ struct CoverFault {
 // ranges of one slice or split one dimension, and O(n^2) at most.
 std::optional<CoverFault> cover_fault(const std::vector<Box>& boxes);
 
-// Throws the errors of verify(), and Error(usage) for boxes of several tensors and for a
-// cover_fault(): names two boxes that share elements, or reports how many elements are in no box.
-void require_exact_cover(const std::vector<Box>& boxes);
-
 }  // namespace troika::layout

@@ -1,6 +1,4 @@
 // Checks whether boxes hold each element of their tensor exactly once.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -8,7 +6,6 @@
 
 #include "troika/base/error.h"
 #include "troika/layout/box.h"
-#include "troika/layout/errors/refuse.h"
 
 namespace troika::layout {
 
@@ -139,27 +136,6 @@ std::optional<CoverFault> cover_fault(const std::vector<Box>& boxes) {
   for (const Box& box : boxes) left_out -= box.count();
   if (left_out == 0) return std::nullopt;
   return CoverFault{.left_out = left_out};
-}
-
-void require_exact_cover(const std::vector<Box>& boxes) {
-  TROIKA_CHECK(!boxes.empty(), "boxes of a tensor");
-  const Box& first = boxes.front();
-  for (const Box& box : boxes) {
-    box.verify();
-    if (box.name != first.name || box.shape != first.shape) {
-      refuse("boxes of one tensor", box.text(), "as " + first.text());
-    }
-  }
-  const auto fault = cover_fault(boxes);
-  if (!fault) return;
-  if (fault->shared) {
-    const auto [one, other] = *fault->shared;
-    refuse("two boxes share elements", boxes[one].text() + " and " + boxes[other].text(),
-           "each element in one");
-  }
-  const int64_t all = elements(first.shape);
-  refuse(fmt::format("boxes of {} leave elements out", first.name),
-         fmt::format("{} elements", all - fault->left_out), fmt::format("{}", all));
 }
 
 }  // namespace troika::layout

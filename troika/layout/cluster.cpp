@@ -172,21 +172,4 @@ const Devices& Cluster::devices_of(int rank) const {
   return *row;
 }
 
-Level Cluster::level_between(int one, int other) const {
-  const auto &a = devices_of(one), &b = devices_of(other);
-  if (a.host != b.host) return Level::network;
-  return a.group == b.group ? Level::group : Level::host;
-}
-
-const Link& Cluster::link_between(int one, int other) const {
-  switch (level_between(one, other)) {
-    case Level::group:
-      return group;
-    case Level::host:
-      return host;
-    default:
-      return network;
-  }
-}
-
 }  // namespace troika::layout

@@ -64,9 +64,6 @@ struct Cluster {
   int ranks() const;
   // Returns the entry of `devices` that contains this rank.
   const Devices& devices_of(int rank) const;
-  // Return the level and the link between the devices of two ranks.
-  Level level_between(int one, int other) const;
-  const Link& link_between(int one, int other) const;
 
   bool operator==(const Cluster&) const = default;
 };

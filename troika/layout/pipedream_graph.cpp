@@ -32,8 +32,10 @@ struct Line {
   std::string_view file;
   int number;
 
-  [[noreturn]] void fail(const std::string& what, std::string got, std::string expected) const {
-    refuse(fmt::format("{} ({}:{})", what, file, number), std::move(got), std::move(expected));
+  [[noreturn]] void fail(const std::string& what, const std::string& got,
+                         std::string expected) const {
+    refuse(fmt::format("{} ({}:{})", shortened(what), file, number), shortened(got),
+           std::move(expected));
   }
   double number_in(const std::string& key, const std::string& text) const {
     const auto value = parse_double(text);

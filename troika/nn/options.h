@@ -12,9 +12,9 @@ struct OffloadOptions {
   std::string activations = "";
 };
 
-// Each binds options to their keys: add_name() `model.name`; add_sizes() the others of section
-// [model], of which there are none if the name is empty; add_options() `offload.activations`. The
-// options must outlive the table.
+// Bind options to their keys. add_name() binds `model.name`, and add_sizes() the other keys of
+// section [model], which has none if the name is empty. add_options() binds `offload.activations`.
+// The options must outlive the table.
 void add_name(config::Table& table, ModelOptions& options);
 void add_sizes(config::Table& table, ModelOptions& options);
 void add_options(config::Table& table, OffloadOptions& options);

@@ -25,8 +25,8 @@ class Exchange : public GradientSync, public ParameterStore {
   // The name in state() of the order of parameters in a DataParallel's buckets.
   static constexpr const char* kBucketOrder = "bucket_order";
 
-  // Throws Error(usage) for the tensor `name` of load_state(): unknown, missing, or of a wrong
-  // value.
+  // Throws Error(usage) for a tensor of load_state() that is unknown, missing or has a wrong value.
+  // `name` is its name.
   [[noreturn]] static void refuse_state(const std::string& name);
 };
 

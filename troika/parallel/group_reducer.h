@@ -7,8 +7,8 @@
 
 namespace troika::parallel {
 
-// Reduces numbers about the elements that each rank owns to numbers about the whole model, with the
-// same bits on all ranks. Called by all ranks; blocks.
+// Reduces statistics, such as norms. Each rank gives the statistics of the elements that it owns,
+// and all ranks get those of the whole model, with the same bits. Called by all ranks; blocks.
 class GroupReducer {
  public:
   virtual ~GroupReducer() = default;

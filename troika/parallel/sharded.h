@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "troika/comm/group.h"
-#include "troika/compat/deferred_init.h"
 #include "troika/nn/block_wrapper.h"
 #include "troika/nn/module_watch.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/exchange.h"
+
+namespace troika::compat {
+class DeferredInit;
+}  // namespace troika::compat
 
 namespace troika::parallel {
 

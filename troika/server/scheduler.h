@@ -23,8 +23,8 @@ class Scheduler {
 
   // Sets the rule for steps that begin from now on. Does not affect steps that have begun.
   void set_consistency(Consistency consistency);
-  // Blocks until at least so many servers and workers take part. Throws Error(server, timeout) with
-  // the present numbers. Callbacks must not call it.
+  // Blocks until at least these numbers of servers and workers take part. Throws Error(server,
+  // timeout) with the present numbers. Callbacks must not call it.
   void wait_for(int servers, int workers, Deadline deadline);
   RingMap map();
   // Returns the map and the state of each node, as lines of text.

@@ -23,9 +23,9 @@ struct ServerOptions {
   net::Duration resend = std::chrono::milliseconds(500);
 };
 
-// A service on an endpoint, which works in the endpoint's callbacks; these also update values. The
-// endpoint must outlive it, and be connected to the scheduler, to all workers and to all other
-// servers. Any thread may call its functions, but callbacks must not.
+// A service on an endpoint. It does all its work in the endpoint's callbacks, also the updates of
+// values. The endpoint must outlive the server, and must be connected to the scheduler, to all
+// workers and to all other servers. Any thread may call the functions, but callbacks must not.
 class Server {
  public:
   // Joins. Does not block. Throws Error(server, usage) if the endpoint's name has white space.

@@ -48,7 +48,7 @@ struct NetRow {
   double times_bare = 0;  // p50 / (p50 of the same number of plain sockets); 0 if not measured
 };
 
-// Starts a second process, and measures the variants in turns. Blocks. The calling process must
+// Starts a second process, and measures the variants alternately. Blocks. The calling process must
 // have only one thread.
 std::vector<NetRow> measure_net(const NetPlan& plan);
 

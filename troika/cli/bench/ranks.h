@@ -1,4 +1,4 @@
-// One rank of the benchmark: measures all variants of the plan in turns.
+// One rank of the benchmark: measures all variants of the plan alternately.
 #pragma once
 
 #include <filesystem>

@@ -53,7 +53,8 @@ void prepare_environment(int ranks) {
   offer("OMPI_MCA_hwloc_base_binding_policy", "none");
   offer("PRTE_MCA_hwloc_default_binding_policy", "none");
   offer("OMP_NUM_THREADS", std::to_string(std::max(1, cores / ranks)));
-  // The address at which groups without MPI meet, independent of this process's own launcher.
+  // The address through which groups without MPI connect, independent of this process's own
+  // launcher.
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   ::setenv("MASTER_PORT", std::to_string(cluster::free_port()).c_str(), 1);
   ::unsetenv("RANK");

@@ -1,4 +1,4 @@
-// The address at which the launches of an elastic run meet.
+// The address to which the launches of an elastic run connect.
 #pragma once
 
 #include <string>

@@ -6,8 +6,8 @@
 
 namespace troika::cluster {
 
-// The port at which ranks meet if neither MASTER_PORT nor a job id defines one; torchrun's
-// rendezvous default.
+// The port of rank 0's rendezvous if neither MASTER_PORT nor a job id defines one; torchrun's
+// default.
 inline constexpr int kDefaultPort = 29400;
 
 struct PortRange {

@@ -11,8 +11,8 @@ namespace troika::cluster {
 
 namespace {
 
-// Slack for the kernel to end processes. Longer than the half minute after which net::tune()
-// (socket.h) detects a machine without power, since that gives the better error.
+// The time that the kernel may need to end processes. A machine without power is detected after
+// half a minute (net::tune(), socket.h). This time is longer, because that error is clearer.
 constexpr Milliseconds kStopSlack{40'000};
 
 RoundRules rules_of(const LaunchOptions& options) {

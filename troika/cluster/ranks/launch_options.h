@@ -11,7 +11,7 @@
 namespace troika::cluster {
 
 // Options of an elastic run: launches, one per machine, that agree on rounds. A round has
-// `min_nodes` to LaunchOptions::num_nodes of them. They meet at `endpoint`: the first launch on
+// `min_nodes` to LaunchOptions::num_nodes of them. They connect to `endpoint`: the first launch on
 // that machine hosts the server and rank 0. The run ends if the hosting launch is lost.
 struct ElasticOptions {
   int min_nodes = 1;

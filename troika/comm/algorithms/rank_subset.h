@@ -137,9 +137,9 @@ class ArrivalReducer {
       : subset_(subset), elements_(elements) {}
 
   enum class Order { mine_first, arriving_first };
-  // Starts reducing `whole` with what that member sends. Call this before sending much to the same
-  // member: on some transports the notice that this rank is ready would otherwise wait behind the
-  // sent data.
+  // Starts receiving data from the member and reducing it into `whole`. Call this before sending
+  // long messages to the same member: on some transports, the member is otherwise told only after
+  // these messages that this rank is ready to receive.
   void start(int member, ByteSpan whole, Order order = Order::mine_first);
   // Blocks until the reduction is done.
   void finish();

@@ -8,6 +8,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/comm/call/direction.h"
 
 namespace troika::comm {
 
@@ -25,6 +26,10 @@ constexpr std::array<std::string_view, 6> kAlgorithms{
 
 std::string_view name(Operation operation) {
   return kOperations.at(static_cast<size_t>(operation));
+}
+
+std::string_view name(Direction direction) {
+  return direction == Direction::send ? "send" : "receive";
 }
 
 std::string_view name(Algorithm algorithm) {

@@ -10,7 +10,7 @@ namespace troika::comm {
 
 namespace {
 
-// Reports a failure as a question that nobody answers.
+// Reports a failure as a question without an answer.
 constexpr std::string_view kNews = "failed ";
 // The report has been sent by then; only a stopped rank does not confirm it.
 constexpr Milliseconds kToldWithin{100};

@@ -18,10 +18,6 @@ uint64_t key_of(const MessageFingerprint& fingerprint) {
 
 }  // namespace
 
-std::string_view name(Direction direction) {
-  return direction == Direction::send ? "send" : "receive";
-}
-
 std::string MessageFingerprint::describe_site() const {
   std::string_view file = site.file_name();
   if (const auto slash = file.rfind('/'); slash != file.npos) file.remove_prefix(slash + 1);

@@ -12,12 +12,9 @@
 #include <vector>
 
 #include "troika/base/clock.h"
+#include "troika/comm/call/direction.h"
 
 namespace troika::comm {
-
-enum class Direction : uint8_t { send, receive };
-// "send", "receive"
-std::string_view name(Direction direction);
 
 inline constexpr int kAnyRank = -1;
 

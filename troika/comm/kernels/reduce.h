@@ -14,7 +14,7 @@ using Reduce = void(void* const* into, size_t into_count, const void* const* ter
                     size_t term_count, size_t count, Type type, Op op, int divisor);
 
 Reduce reduce_baseline;
-// Only if TROIKA_X86_KERNELS is defined.
+// Defined only if TROIKA_X86_KERNELS is.
 Reduce reduce_avx2;
 Reduce reduce_avx512;
 

@@ -11,6 +11,8 @@
 #include <tuple>
 
 #include "troika/base/error.h"
+#include "troika/comm/diagnostics/lifeline.h"
+#include "troika/comm/messages/group_impl.h"
 
 namespace troika::comm::local {
 

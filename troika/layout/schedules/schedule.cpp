@@ -132,9 +132,7 @@ std::vector<Action> parse_word(std::string_view word) {
                               const std::string& word) {
   std::vector<std::string_view> words;
   for (const auto& kind : kKinds) words.push_back(kind.word);
-  constexpr size_t kShown = 60;
-  refuse(fmt::format("line {} of {} (rank {})", line, name, rank),
-         word.size() > kShown ? word.substr(0, kShown) + "..." : word,
+  refuse(fmt::format("line {} of {} (rank {})", line, name, rank), shortened(word),
          fmt::format("STAGE KIND MICRO-BATCH as 0F2, with one of the kinds {}, or several in "
                      "parentheses as (0F3;7B1){} or (0SEND_F1;0RECV_B0)",
                      fmt::join(words, ", "), kOverlap));

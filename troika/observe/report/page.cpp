@@ -27,8 +27,8 @@ constexpr size_t kLanes = 8;
 std::string facts(const RunRecord& run) {
   if (!run.summary) {
     return paragraph(
-        "There is no summary.json: the run was killed, or is still going on. What follows is what "
-        "it left so far.");
+        "There is no summary.json: the run was killed, or has not ended. This page "
+        "shows what it has written so far.");
   }
   const RunSummary& s = *run.summary;
   std::string failure;
@@ -224,7 +224,8 @@ std::string options_of(const RunRecord& run, const ChangedOptions& changed_optio
   return section(title, html + "</dl>\n<p>All options are in <code>config.toml</code>.</p>\n");
 }
 
-// A run that is shorter than its logging interval has only the means of epochs.
+// Explains the missing curve of a run that is shorter than its logging interval: the log then has
+// only means over epochs.
 std::string why_no_steps(const RunRecord& run) {
   const auto logged = [&](const Series& s) { return s.name == "train/loss" && !s.points.empty(); };
   if (!run.summary || run.summary->steps == 0 || std::ranges::any_of(run.metrics, logged))

@@ -20,7 +20,7 @@ struct MachineLevel {
 // How the time of a stage follows from its computation and the exchange of its gradients.
 enum class PublishedModel {
   sum,  // one after the other, as in the released optimizer
-  max   // at the same time, as in the papers
+  max   // both at the same time, as in the papers
 };
 
 struct PublishedOptions {

@@ -59,11 +59,11 @@ class Rounds {
 
   Phases recursive_doubling(double bytes) const {
     Phases phases;
-    if (has_fold()) phases.push_back(fold(bytes, true));
+    if (has_fold()) phases.push_back(fold(bytes, bytes, true));
     for (int distance = 1; distance < power(); distance *= 2) {
       phases.push_back(exchange(distance, bytes, bytes));
     }
-    if (has_fold()) phases.push_back(fold(bytes, false));
+    if (has_fold()) phases.push_back(fold(bytes, 0, false));
     return phases;
   }
 
@@ -71,7 +71,10 @@ class Rounds {
   // doubling.
   Phases rabenseifner(double bytes) const {
     Phases phases;
-    if (has_fold()) phases.push_back(fold(bytes, true));
+    if (has_fold()) {
+      phases.push_back(exchange_before(bytes / 2));
+      phases.push_back(fold(bytes / 2, 0, true));
+    }
     double half = bytes;
     for (int distance = power() / 2; distance > 0; distance /= 2) {
       half /= 2;
@@ -80,7 +83,7 @@ class Rounds {
     for (int distance = 1; distance < power(); distance *= 2, half *= 2) {
       phases.push_back(exchange(distance, half, 0));
     }
-    if (has_fold()) phases.push_back(fold(bytes, false));
+    if (has_fold()) phases.push_back(fold(bytes, 0, false));
     return phases;
   }
 
@@ -117,12 +120,22 @@ class Rounds {
 
   // Before the rounds (`is_before`), each member that does not take part sends its data to its
   // neighbour; after them, it gets the result.
-  CollectivePhase fold(double bytes, bool is_before) const {
+  CollectivePhase fold(double bytes, double reduced, bool is_before) const {
     Messages messages(links_);
     for (int i = 0; i < size() - power(); ++i) {
       messages.add(at(is_before ? 2 * i + 1 : 2 * i), at(is_before ? 2 * i : 2 * i + 1), bytes);
     }
-    return messages.phase(1, is_before ? bytes * reduce_per_byte_ : 0);
+    return messages.phase(1, reduced * reduce_per_byte_);
+  }
+  // Before the rounds, each member that does not take part exchanges bytes with its neighbour, and
+  // both reduce what they get.
+  CollectivePhase exchange_before(double bytes) const {
+    Messages messages(links_);
+    for (int i = 0; i < size() - power(); ++i) {
+      messages.add(at(2 * i), at(2 * i + 1), bytes);
+      messages.add(at(2 * i + 1), at(2 * i), bytes);
+    }
+    return messages.phase(1, bytes * reduce_per_byte_);
   }
 
   CollectivePhase exchange(int distance, double bytes, double reduced) const {

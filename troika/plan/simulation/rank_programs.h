@@ -18,7 +18,7 @@ struct ProgramItem {
   bool ends_stage = false;  // whether this is the last backward pass of its stage on this rank
 };
 
-// Returns the pass of an item, or the two that begin together.
+// Returns the one or two passes of a program item.
 std::vector<layout::Action> passes_of(const ProgramItem& item);
 
 // The destination of a message: a rank, and the pass in its program that takes the message.

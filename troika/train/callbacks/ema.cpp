@@ -1,6 +1,7 @@
 #include "troika/train/callbacks/ema.h"
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/layout/plan.h"
 #include "troika/train/run/fit_context.h"
 

@@ -35,7 +35,7 @@ class Swa : public Callback {
   void on_train_end(FitContext& context) override;
   void on_fit_end(FitContext& context) override;
   checkpoint::NamedTensors state() const override;
-  // After on_fit_end, puts the mean into the checkpoint as the model, unless another callback has
+  // After on_fit_end, stores the mean as the checkpoint's model, unless another callback has
   // replaced the model; the weights to resume from are the trained ones.
   void replace_model(checkpoint::RankState& state) const override;
   void load_state(const checkpoint::CheckpointReader& saved, const std::string& prefix) override;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "troika/base/log.h"
+#include "troika/compat/flop_counter.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
 #include "troika/train/callbacks/peak.h"
@@ -50,7 +51,9 @@ void Throughput::on_train_start(FitContext& context) {
 }
 
 void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {
-  if (!is_counted_ && context.task.replicas() == 1) counter_.emplace();
+  if (!is_counted_ && context.task.replicas() == 1) {
+    counter_ = std::make_shared<compat::FlopCounter>();
+  }
 }
 
 void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batch,

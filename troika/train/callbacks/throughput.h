@@ -1,11 +1,14 @@
 // Measures the speed of a run and its share of the devices' peak: Lightning's ThroughputMonitor.
 #pragma once
 
-#include <optional>
+#include <memory>
 
-#include "troika/compat/flop_counter.h"
 #include "troika/train/options/options.h"
 #include "troika/train/run/callback.h"
+
+namespace troika::compat {
+class FlopCounter;
+}  // namespace troika::compat
 
 namespace troika::train {
 
@@ -38,7 +41,7 @@ class Throughput : public Callback {
   const ThroughputOptions options_;
   double peak_ = 0;       // this rank's FLOPs per second
   double bandwidth_ = 0;  // bytes per second
-  std::optional<compat::FlopCounter> counter_;
+  std::shared_ptr<compat::FlopCounter> counter_;
   // Totals of a micro-batch over all ranks; 0 without FLOPs or sequences.
   bool is_counted_ = false;
   double flops_ = 0;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "troika/base/error.h"
+#include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/parameter_store.h"
 #include "troika/train/engine/engine_state.h"
@@ -47,7 +48,7 @@ void WeightAverage::attach(const FitContext& context) {
 
 void WeightAverage::load_state(const checkpoint::CheckpointReader& saved,
                                const std::string& prefix) {
-  loaded_.emplace(saved.of(saved.rank()));
+  loaded_ = std::make_shared<checkpoint::CheckpointReader>(saved.of(saved.rank()));
   updates_key_ = prefix + kUpdates;
   prefix_ = prefix;
   suffix_ = kAverage;
@@ -55,7 +56,7 @@ void WeightAverage::load_state(const checkpoint::CheckpointReader& saved,
 
 void WeightAverage::load_from_model(const checkpoint::CheckpointReader& saved,
                                     const std::string& prefix) {
-  loaded_.emplace(saved.of(saved.rank()));
+  loaded_ = std::make_shared<checkpoint::CheckpointReader>(saved.of(saved.rank()));
   updates_key_ = prefix + kUpdates;
   prefix_ = checkpoint::kModelPrefix;
   suffix_.clear();

@@ -2,16 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/parameter_store.h"
 
 namespace troika::checkpoint {
+class CheckpointReader;
 struct RankState;
-}
+}  // namespace troika::checkpoint
 
 namespace troika::train {
 
@@ -83,7 +85,7 @@ class WeightAverage {
   std::vector<Entry> weights_;
   std::vector<Entry> buffers_;
   int64_t updates_ = 0;
-  std::optional<checkpoint::CheckpointReader> loaded_;
+  std::shared_ptr<const checkpoint::CheckpointReader> loaded_;
   std::string updates_key_, prefix_, suffix_;  // of the names in `loaded_`
   bool is_in_module_ = false;
 };

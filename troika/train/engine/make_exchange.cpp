@@ -6,6 +6,7 @@
 #include <string>
 
 #include "troika/base/error.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/nn/precision.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/local_steps.h"

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "troika/compat/deferred_init.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/zoo.h"
 #include "troika/train/options/resolve_plan.h"
@@ -70,7 +71,8 @@ std::unique_ptr<Task> make_task(const TrainOptions& options) {
 
 std::unique_ptr<Task> make_task_to_fit(const TrainOptions& options) {
   const auto plan = resolve_plan(options, layout::Cluster());
-  // Weights in a file may have other names and shapes, so they are loaded into a whole module.
+  // Weights in a file may have other names and shapes than the model. So they are loaded into a
+  // module with all its parameters, which is not sharded yet.
   if (plan.exchange.zero_stage < 3 || !options.weights.path.empty()) return make_task(options);
   auto generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor before = generator.get_state();

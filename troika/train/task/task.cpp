@@ -1,6 +1,7 @@
 #include "troika/train/task/task.h"
 
 #include "troika/base/error.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
 #include "troika/train/options/options.h"

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "troika/compat/deferred_init.h"
 #include "troika/data/dataset.h"
 #include "troika/metrics/mean.h"
 #include "troika/metrics/stat_scores.h"
@@ -25,6 +24,10 @@ class Module;
 template <typename Contained>
 class ModuleHolder;
 }  // namespace torch::nn
+
+namespace troika::compat {
+class DeferredInit;
+}  // namespace troika::compat
 
 namespace troika::train {
 
