@@ -134,6 +134,37 @@ TEST(House, FoldersOfARoomFormNoCircle) {
   EXPECT_THAT(circular, testing::IsEmpty());
 }
 
+TEST(House, NoRoomIsMoreThanAFifth) {
+  std::map<std::string, size_t> lines;
+  size_t all = 0;
+  for (const auto& file : sources(kSource / "troika")) {
+    const size_t count = split(read_file(file), '\n').size();
+    lines[room_of(file)] += count;
+    all += count;
+  }
+  EXPECT_GT(all, 50'000u);
+  for (const auto& [room, count] : lines) EXPECT_LE(5 * count, all) << room;
+}
+
+// The headers of a program, and all that they include, are compiled with each of its files.
+TEST(House, ProgramsDoNotCompileTheInsideOfComm) {
+  std::set<std::string> reached{"troika/troika.h"};
+  std::vector<std::string> open(reached.begin(), reached.end());
+  while (!open.empty()) {
+    const auto header = open.back();
+    open.pop_back();
+    for (const auto& next : includes(kSource / header)) {
+      if (next.starts_with("troika/") && reached.insert(next).second) open.push_back(next);
+    }
+  }
+  EXPECT_GT(reached.size(), 100u);
+  for (const auto& header : reached) {
+    EXPECT_FALSE(header.starts_with("troika/comm/messages/") ||
+                 header.starts_with("troika/comm/diagnostics/"))
+        << header;
+  }
+}
+
 TEST(House, TheFloorDoesWithoutLibTorch) {
   static const std::regex torch("^(torch|ATen|c10)/");
   for (const auto& [name, room] : rooms()) {
@@ -289,6 +320,38 @@ TEST(House, CommentsAreWholeSentences) {
   for (const auto& file : own_sources()) {
     EXPECT_THAT(fragments(read_file(file)), testing::IsEmpty()) << file;
   }
+}
+
+// docs/glossary.md has the words that pages use instead.
+TEST(House, PagesUseTheWordsOfTheGlossary) {
+  static const std::regex old(
+      R"(\b(go(es)? on (from|with)|going on|anew|shares? out|shared out)\b)");
+  std::vector<fs::path> pages{kSource / "README.md", kSource / "CONTRIBUTING.md"};
+  for (const auto& entry : fs::directory_iterator(kSource / "docs")) {
+    if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  }
+  EXPECT_GT(pages.size(), 20u);
+  for (const auto& page : pages) {
+    int number = 0;
+    for (const auto& line : split(read_file(page), '\n')) {
+      ++number;
+      EXPECT_FALSE(std::regex_search(line, old)) << page << ":" << number << ": " << line;
+    }
+  }
+}
+
+// The strategy, model or back end that an option is for comes before a colon.
+TEST(House, HelpOfOptionsIsNoFragment) {
+  train::TrainOptions options;
+  int checked = 0;
+  for (const auto& line : split(train::make_table(options).to_markdown(), '\n')) {
+    const auto cells = line.rfind(" | ");
+    if (!line.starts_with("| `") || cells == std::string::npos) continue;
+    ++checked;
+    const auto help = line.substr(cells + 3);
+    EXPECT_FALSE(help.starts_with("of ") || help.starts_with("what ")) << line;
+  }
+  EXPECT_GT(checked, 100);
 }
 
 TEST(House, OneNameIsOneClass) {

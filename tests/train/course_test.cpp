@@ -253,7 +253,7 @@ TEST_F(Course, AValidationThatEndsTheRunIsItsLast) {
 
 // fit() checks them.
 TEST_F(Course, AStoppedRunLeavesAWholeModule) {
-  width_ = 2600;  // of which zero3 releases what it shares out
+  width_ = 2600;  // zero3 shards blocks of this width, and releases their parameters
   options_.trainer.strategy = "zero3";
   EXPECT_EQ(fit(2, 1).status, "stopped");
 }

@@ -22,7 +22,7 @@ namespace troika::train {
 namespace {
 
 constexpr int64_t kShardedBatch = 12;
-constexpr int64_t kWidth = 120;  // a block of more than 10000 parameters, which zero3 shares out
+constexpr int64_t kWidth = 120;  // a block of more than 10000 parameters, which zero3 shards
 constexpr int64_t kSteps = 4;
 
 std::shared_ptr<Task> make_wide_task() {

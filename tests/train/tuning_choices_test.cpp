@@ -21,79 +21,35 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 
-class TunedWeightLayout : public TunedRun {
+class TunedWeightLayout : public TunedOrder {
  protected:
-  void SetUp() override {
-    TunedRun::SetUp();
-    options_.trainer.max_epochs = -1;
-    options_.trainer.max_steps = kMicroBatchesWorthTiming;
-  }
-  std::string tuned(comm::Group group = comm::local::alone()) const {
+  TunedWeightLayout() : TunedOrder(&TrainOptions::Trainer::weight_layout, "in_out", "out_in") {}
+  std::string tuned(const comm::Group& group) const override {
     return tuned_weight_layout(options_, Tokens(), group, run_folder(options_));
   }
+  using TunedOrder::tuned;
 };
 
 TEST_F(TunedWeightLayout, IsTimedOnceForARunThatIsLongEnough) {
-  options_.trainer.max_steps = kMicroBatchesWorthTiming - 1;
-  EXPECT_EQ(tuned(), "auto");
-  EXPECT_THAT(timed(), IsEmpty());
-  options_.trainer.max_steps = kMicroBatchesWorthTiming;
   options_.trainer.precision = "bf16-mixed";
-  const auto choice = tuned();
-  EXPECT_THAT(choice, testing::AnyOf("in_out", "out_in"));
-  ASSERT_THAT(timed(), SizeIs(1));
-  EXPECT_EQ(timed()[0].question.what,
-            "weight layout of linear layers of width 8, 32 rows, BFloat16");
-  EXPECT_EQ(timed()[0].candidates[0].name, "in_out") << "the rule of auto comes first";
-  // The file decides from now on, on all ranks.
-  auto entry = timed()[0];
-  entry.choice = choice == "in_out" ? "out_in" : "in_out";
-  TuningFile::of_user().add(entry);
-  comm::local::run(4, [&](comm::Group group) { EXPECT_EQ(tuned(group), entry.choice); });
-  EXPECT_THAT(timed(), SizeIs(1));
+  expect_timed_once("weight layout of linear layers of width 8, 32 rows, BFloat16");
 }
 
 TEST_F(TunedWeightLayout, IsTheOptionWhereNothingIsToBeTimed) {
+  expect_the_option_if_nothing_is_timed({"mlp", "resnet20", ""});
+}
+
+TEST_F(TunedWeightLayout, SaysWhyNothingIsTimed) {
   options_.trainer.deterministic = true;
   testing::internal::CaptureStderr();
   EXPECT_EQ(tuned(), "auto");
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               testing::HasSubstr("weight layout: in_out, by its default, as "
                                  "trainer.deterministic times nothing (trainer.weight_layout)"));
-  options_.trainer.deterministic = false;
-  options_.trainer.benchmark = false;
-  EXPECT_EQ(tuned(), "auto");
-  options_.trainer.benchmark = true;
-  options_.trainer.strategy = "zero2";
-  EXPECT_EQ(tuned(), "auto");
-  options_.trainer.strategy = "ddp";
-  options_.trainer.weight_layout = "out_in";
-  EXPECT_EQ(tuned(), "out_in");
-  options_.trainer.weight_layout = "auto";
-  for (const char* model : {"mlp", "resnet20", ""}) {
-    options_.model.name = model;
-    EXPECT_EQ(tuned(), "auto") << model;
-  }
-  EXPECT_THAT(timed(), IsEmpty());
 }
 
 TEST_F(TunedWeightLayout, IsThatOfTheCheckpoint) {
-  options_.trainer.max_epochs = 1;
-  options_.trainer.max_steps = 1;
-  for (const std::string name : {"in_out", "out_in", "auto"}) {
-    options_.run.name = name;
-    options_.trainer.ckpt_path.clear();
-    options_.trainer.weight_layout = name;
-    Task task(nn::make_model(options_.model));
-    Trainer(options_, comm::local::alone()).fit(task, Tokens(), Tokens());
-    options_.trainer.ckpt_path = "last";
-    options_.trainer.weight_layout = "auto";
-    options_.trainer.max_epochs = -1;
-    options_.trainer.max_steps = kMicroBatchesWorthTiming;
-    EXPECT_EQ(tuned(), name);
-    options_.trainer.max_epochs = 1;
-    options_.trainer.max_steps = 1;
-  }
+  expect_the_order_of_the_checkpoint(Tokens());
   for (const auto& entry : timed()) {
     EXPECT_THAT(entry.question.what, testing::Not(testing::HasSubstr("weight layout")));
   }

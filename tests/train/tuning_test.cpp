@@ -184,73 +184,31 @@ class Images : public data::Dataset {
   std::vector<int64_t> input_shape() const override { return {3, 32, 32}; }
 };
 
-class TunedMemoryFormat : public TunedRun {
+class TunedMemoryFormat : public TunedOrder {
  protected:
+  TunedMemoryFormat()
+      : TunedOrder(&TrainOptions::Trainer::memory_format, "contiguous", "channels_last") {}
   void SetUp() override {
-    TunedRun::SetUp();
+    TunedOrder::SetUp();
     options_.model = {.name = "resnet20"};
-    options_.trainer.max_epochs = -1;
-    options_.trainer.max_steps = kMicroBatchesWorthTiming;
   }
-  std::string tuned(comm::Group group = comm::local::alone()) const {
+  std::string tuned(const comm::Group& group) const override {
     return tuned_memory_format(options_, Images(), group, run_folder(options_));
   }
 };
 
 TEST_F(TunedMemoryFormat, IsTimedOnceForARunThatIsLongEnough) {
-  options_.trainer.max_steps = kMicroBatchesWorthTiming - 1;
-  EXPECT_EQ(tuned(), "auto");
-  EXPECT_THAT(timed(), IsEmpty());
-  options_.trainer.max_steps = kMicroBatchesWorthTiming;
   const auto random = at::detail::getDefaultCPUGenerator().get_state();
-  const auto choice = tuned();
+  expect_timed_once("memory format of resnet20, 4 x 3 x 32 x 32, Float");
   EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(random));
-  EXPECT_THAT(choice, testing::AnyOf("contiguous", "channels_last"));
-  ASSERT_THAT(timed(), SizeIs(1));
-  EXPECT_EQ(timed()[0].question.what, "memory format of resnet20, 4 x 3 x 32 x 32, Float");
-  EXPECT_EQ(timed()[0].candidates[0].name, "contiguous") << "the rule of auto comes first";
-  // The file decides from now on, on all ranks.
-  auto entry = timed()[0];
-  entry.choice = choice == "contiguous" ? "channels_last" : "contiguous";
-  TuningFile::of_user().add(entry);
-  comm::local::run(4, [&](comm::Group group) { EXPECT_EQ(tuned(group), entry.choice); });
-  EXPECT_THAT(timed(), SizeIs(1));
 }
 
 TEST_F(TunedMemoryFormat, IsTheOptionWhereNothingIsToBeTimed) {
-  options_.trainer.deterministic = true;
-  EXPECT_EQ(tuned(), "auto");
-  options_.trainer.deterministic = false;
-  options_.trainer.benchmark = false;
-  EXPECT_EQ(tuned(), "auto");
-  options_.trainer.benchmark = true;
-  options_.trainer.strategy = "zero2";
-  EXPECT_EQ(tuned(), "auto");
-  options_.trainer.strategy = "ddp";
-  options_.trainer.memory_format = "channels_last";
-  EXPECT_EQ(tuned(), "channels_last");
-  options_.trainer.memory_format = "auto";
-  for (const char* model : {"mlp", "gpt", ""}) {
-    options_.model.name = model;
-    EXPECT_EQ(tuned(), "auto") << model;
-  }
-  EXPECT_THAT(timed(), IsEmpty());
+  expect_the_option_if_nothing_is_timed({"mlp", "gpt", ""});
 }
 
 TEST_F(TunedMemoryFormat, IsThatOfTheCheckpoint) {
-  options_.trainer.max_steps = 1;
-  for (const std::string name : {"contiguous", "channels_last", "auto"}) {
-    options_.run.name = name;
-    options_.trainer.ckpt_path.clear();
-    options_.trainer.memory_format = name;
-    Task task(nn::make_model(options_.model));
-    Trainer(options_, comm::local::alone()).fit(task, Images(), Images());
-    options_.trainer.ckpt_path = "last";
-    options_.trainer.memory_format = "auto";
-    options_.trainer.max_steps = kMicroBatchesWorthTiming;
-    EXPECT_EQ(tuned(), name);
-    options_.trainer.max_steps = 1;
-  }
+  expect_the_order_of_the_checkpoint(Images());
   EXPECT_THAT(timed(), IsEmpty());
 }
 

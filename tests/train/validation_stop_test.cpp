@@ -61,7 +61,7 @@ TEST_F(ValidationStop, IsExactBetweenOuterStepsOfDiLoCo) {
 // Some ranks have one more validation batch than others.
 TEST_F(ValidationStop, IsExactWhereRanksShareParameters) {
   options_.trainer.strategy = "zero3";
-  width_ = 3400;  // a block of more than 10000 parameters, which is shared out
+  width_ = 3400;  // a block of more than 10000 parameters, which is sharded
   expect_exact_from_validations();
 }
 

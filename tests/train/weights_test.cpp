@@ -67,7 +67,8 @@ class Weights : public testing::Test {
     EXPECT_EQ(found.read("loops.step").item<int64_t>(), 1) << "a run of its own";
   }
 
-  static constexpr int64_t kWidth = 2603;  // of which zero3 releases what it shares out
+  static constexpr int64_t kWidth =
+      2603;  // zero3 shards blocks of this width, and releases their parameters
 
   const TemporaryFolder folder_;
   TrainOptions options_;

@@ -27,9 +27,10 @@ bool is_known(const std::string& name) {
 
 // The shape of a schedule that has a name.
 layout::PipelineShape shape_asked(const PipelineArguments& arguments) {
-  if (arguments.stages == 0) refuse_argument("--stages", "none", "the stages of the pipeline");
+  if (arguments.stages == 0)
+    refuse_argument("simulate", "--stages", "none", "the stages of the pipeline");
   if (arguments.micro_batches == 0) {
-    refuse_argument("--micro-batches", "none", "the micro-batches of a step");
+    refuse_argument("simulate", "--micro-batches", "none", "the micro-batches of a step");
   }
   return {.ranks = arguments.stages,
           .micro_batches = arguments.micro_batches,
@@ -41,7 +42,8 @@ layout::Schedule schedule_of_file(const std::string& file) {
   if (!std::filesystem::exists(file)) {
     auto names = layout::schedule_names();
     names.emplace_back(plan::kAutomaticSchedule);
-    refuse_argument("--schedule", file, fmt::format("a file, or one of {}", fmt::join(names, ", ")),
+    refuse_argument("simulate", "--schedule", file,
+                    fmt::format("a file, or one of {}", fmt::join(names, ", ")),
                     "did you mean " + nearest(file, names) + "?");
   }
   return layout::read_schedule(read_file(file), file);
@@ -51,21 +53,22 @@ layout::Schedule schedule_of_file(const std::string& file) {
 void require_told(const PipelineArguments& arguments, const PipelineSchedule& made) {
   const auto require = [&](const char* option, int told, int found) {
     if (told == 0 || told == found) return;
-    refuse_argument(option, std::to_string(told), fmt::format("{}, as {} has", found, made.name));
+    refuse_argument("simulate", option, std::to_string(told),
+                    fmt::format("{}, as {} has", found, made.name));
   };
   require("--stages", arguments.stages, static_cast<int>(made.schedule.ranks.size()));
   require("--micro-batches", arguments.micro_batches, made.micro_batches);
   require("--chunks", arguments.chunks, made.chunks);
   if (arguments.blocks > 0 && arguments.blocks < made.all_chunks) {
     refuse_argument(
-        "--blocks", std::to_string(arguments.blocks),
+        "simulate", "--blocks", std::to_string(arguments.blocks),
         fmt::format("at least {}, the number of chunks of {}", made.all_chunks, made.name));
   }
 }
 
 void require_times(const std::vector<layout::StageTimes>& times, size_t ranks) {
   if (times.size() == 1 || times.size() == ranks) return;
-  refuse_argument("--times", fmt::format("{} of them", times.size()),
+  refuse_argument("simulate", "--times", fmt::format("{} of them", times.size()),
                   fmt::format("one for all stages, or {}: one for each", ranks));
 }
 
@@ -125,7 +128,8 @@ std::vector<layout::StageTimes> parse_times(const std::vector<std::string>& text
       values.push_back(*value);
     }
     if (values.size() != 4 || split(text, ',').size() != 4 || values[0] + values[1] <= 0) {
-      refuse_argument("--times", text, "F,B,W,COMM: four numbers from 0 on, F + B above 0");
+      refuse_argument("simulate", "--times", text,
+                      "F,B,W,COMM: four numbers from 0 on, F + B above 0");
     }
     all.push_back({values[0], values[1], values[2], values[3]});
   }
@@ -152,7 +156,7 @@ PipelineSchedule pipeline_of(const PipelineArguments& arguments, std::string nam
   const double kept = std::ranges::max(plan::peak_memory(made.schedule, made.memory));
   constexpr double kRounding = 1e-9;
   if (arguments.memory_limit > 0 && kept > arguments.memory_limit + kRounding) {
-    refuse_argument("--memory-limit", fmt::format("{:g}", arguments.memory_limit),
+    refuse_argument("simulate", "--memory-limit", fmt::format("{:g}", arguments.memory_limit),
                     fmt::format("at least {:g}, which schedule {} keeps", kept, made.name));
   }
   return made;

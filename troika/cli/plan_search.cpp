@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/cli/refuse_argument.h"
 #include "troika/cli/step_report.h"
 #include "troika/plan/search/machine_levels.h"
 #include "troika/plan/search/published.h"
@@ -21,23 +21,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 using plan::PublishedPlan;
 
-[[noreturn]] void refuse_search(std::string what, std::string got, std::string expected,
-                                std::string hint = {}) {
-  throw Error("plan", ErrorKind::usage,
-              {.what = std::move(what),
-               .got = std::move(got),
-               .expected = std::move(expected),
-               .hint = std::move(hint)});
-}
-
 std::vector<plan::MachineLevel> levels_of(const SearchArguments& arguments) {
   if (!arguments.cluster.empty()) {
     return plan::machine_levels(
         layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster), arguments.cluster);
   }
   if (arguments.machines.empty() || arguments.machines.size() != arguments.bandwidths.size()) {
-    refuse_search(
-        "--machines and --bandwidth",
+    refuse_argument(
+        "plan", "--machines and --bandwidth",
         fmt::format("{} and {} numbers", arguments.machines.size(), arguments.bandwidths.size()),
         "a number of each for every level, the innermost first", "or --cluster FILE, docs/plan.md");
   }
@@ -174,19 +165,19 @@ layout::Cluster cluster_of(const SearchArguments& arguments) {
   auto levels = levels_of(arguments);
   constexpr size_t kMostLevels = 3;
   if (levels.size() > kMostLevels) {
-    refuse_search("levels of --machines", std::to_string(levels.size()),
-                  "at most 3 with the cost model troika");
+    refuse_argument("plan", "levels of --machines", std::to_string(levels.size()),
+                    "at most 3 with the cost model troika");
   }
   constexpr int64_t kMostDevices = 4096;
   int64_t devices = 1;
   for (const auto& level : levels) {
     if (level.machines < 1 || !(level.bandwidth > 0)) {
-      refuse_search("a level of --machines and --bandwidth",
-                    fmt::format("{} of {}", level.machines, level.bandwidth), "numbers > 0");
+      refuse_argument("plan", "a level of --machines and --bandwidth",
+                      fmt::format("{} of {}", level.machines, level.bandwidth), "numbers > 0");
     }
     devices *= level.machines;
     if (devices > kMostDevices) {
-      refuse_search("devices of --machines", std::to_string(devices), "at most 4096");
+      refuse_argument("plan", "devices of --machines", std::to_string(devices), "at most 4096");
     }
   }
   const int hosts = levels.back().machines;
@@ -207,8 +198,8 @@ layout::Cluster cluster_of(const SearchArguments& arguments) {
 
 int search_own(const SearchArguments& arguments, std::vector<layout::Profile> profiles) {
   if (arguments.fewer_machines) {
-    refuse_search("--fewer-machines", "it", "no such option with the cost model troika",
-                  "it leaves devices idle where that is faster");
+    refuse_argument("plan", "--fewer-machines", "it", "no such option with the cost model troika",
+                    "it leaves devices idle where that is faster");
   }
   plan::StepProblem problem{.profiles = std::move(profiles),
                             .cluster = cluster_of(arguments),
@@ -230,9 +221,9 @@ int search_own(const SearchArguments& arguments, std::vector<layout::Profile> pr
 
 int search_published(const SearchArguments& arguments, const layout::Profile& profile) {
   if (arguments.global_batch > 0) {
-    refuse_search("--global-batch", fmt::format("{}", arguments.global_batch),
-                  "no such option with cost models of PipeDream",
-                  "they have no steps, but a minibatch after the other");
+    refuse_argument("plan", "--global-batch", fmt::format("{}", arguments.global_batch),
+                    "no such option with cost models of PipeDream",
+                    "they have no steps, but a minibatch after the other");
   }
   auto options = options_of(arguments);
   const auto found = plan::plan_published(profile, options);
@@ -267,8 +258,8 @@ int search_plan(const SearchArguments& arguments) {
   }
   if (arguments.cost_model == "troika") return search_own(arguments, std::move(profiles));
   if (profiles.size() > 1) {
-    refuse_search("files of --profile", std::to_string(profiles.size()),
-                  "one with cost models of PipeDream");
+    refuse_argument("plan", "files of --profile", std::to_string(profiles.size()),
+                    "one with cost models of PipeDream");
   }
   return search_published(arguments, profiles.front());
 }

@@ -1,4 +1,4 @@
-// The errors of `troika simulate` about its arguments.
+// The errors of a command about its arguments.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace troika::cli {
 
-// Throws Error(usage): `[simulate] what; got X, expected Y (hint)`.
-[[noreturn]] inline void refuse_argument(std::string what, std::string got, std::string expected,
-                                         std::string hint = {}) {
-  throw Error("simulate", ErrorKind::usage,
+// Throws Error(usage): `[command] what; got X, expected Y (hint)`.
+[[noreturn]] inline void refuse_argument(const char* command, std::string what, std::string got,
+                                         std::string expected, std::string hint = {}) {
+  throw Error(command, ErrorKind::usage,
               {.what = std::move(what),
                .got = std::move(got),
                .expected = std::move(expected),

@@ -84,10 +84,12 @@ int simulate(const SimulateArguments& arguments, const std::vector<std::string>&
     return simulate_cluster(cluster, arguments.json, arguments.trace, overrides);
   }
   if (arguments.pipeline.schedule.empty()) {
-    refuse_argument("--schedule", "none", "a schedule, or a plan with --profile and --cluster");
+    refuse_argument("simulate", "--schedule", "none",
+                    "a schedule, or a plan with --profile and --cluster");
   }
   if (!cluster.config.empty() || !overrides.empty()) {
-    refuse_argument("an argument", cluster.config.empty() ? overrides.front() : cluster.config,
+    refuse_argument("simulate", "an argument",
+                    cluster.config.empty() ? overrides.front() : cluster.config,
                     "none beside --schedule");
   }
   return simulate_schedule(arguments);

@@ -40,19 +40,20 @@ std::pair<int, double> parse_slow(const std::string& text) {
       return {static_cast<int>(*rank), *factor};
     }
   }
-  refuse_argument("--slow", text, "RANK,FACTOR: a rank, and a factor above 0");
+  refuse_argument("simulate", "--slow", text, "RANK,FACTOR: a rank, and a factor above 0");
 }
 
 layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
                         const std::vector<std::string>& overrides) {
   if (!arguments.plan.empty()) {
-    if (!overrides.empty()) refuse_argument("an argument", overrides.front(), "none beside --plan");
+    if (!overrides.empty())
+      refuse_argument("simulate", "an argument", overrides.front(), "none beside --plan");
     if (!arguments.config.empty())
-      refuse_argument("CONFIG", arguments.config, "none beside --plan");
+      refuse_argument("simulate", "CONFIG", arguments.config, "none beside --plan");
     return layout::Plan::parse(read_file(arguments.plan), arguments.plan, cluster.ranks());
   }
   if (arguments.config.empty() && overrides.empty()) {
-    refuse_argument("--plan", "none", "a file with a plan, or CONFIG",
+    refuse_argument("simulate", "--plan", "none", "a file with a plan, or CONFIG",
                     "troika plan CONFIG writes one");
   }
   train::TrainOptions options;
@@ -67,7 +68,7 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
   auto& run = asked.run;
   asked.profile = layout::Profile::parse(read_file(arguments.profile), arguments.profile);
   if (arguments.cluster.empty()) {
-    refuse_argument("--cluster", "none", "a file with hosts, devices and links",
+    refuse_argument("simulate", "--cluster", "none", "a file with hosts, devices and links",
                     "docs/plan.md#cluster");
   }
   const auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
@@ -83,7 +84,7 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
     run.disturbances.straggler_factor = arguments.stragglers[1];
     if (arguments.stragglers[0] < 0 || arguments.stragglers[0] > 1 ||
         !(arguments.stragglers[1] > 0)) {
-      refuse_argument("--stragglers",
+      refuse_argument("simulate", "--stragglers",
                       fmt::format("{:g} {:g}", arguments.stragglers[0], arguments.stragglers[1]),
                       "a share of devices from 0 to 1, and a factor above 0");
     }
@@ -174,7 +175,7 @@ int simulate_cluster(const ClusterArguments& arguments, const std::string& json,
   auto asked = run_asked(arguments, overrides);
   nlohmann::ordered_json results;
   if (!arguments.sweep.empty()) {
-    if (!trace.empty()) refuse_argument("--trace", trace, "none with --sweep");
+    if (!trace.empty()) refuse_argument("simulate", "--trace", trace, "none with --sweep");
     results = swept(asked, arguments.sweep);
   } else {
     auto& run = asked.run;

@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-#include "troika/base/error.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 
@@ -148,10 +148,7 @@ std::string escaped(const std::string& text) {
 std::string draw_text(const Simulation& simulation, int width) {
   constexpr int kLeast = 20;
   if (width < kLeast) {
-    throw Error("plan", ErrorKind::usage,
-                {.what = "columns of a drawing",
-                 .got = std::to_string(width),
-                 .expected = fmt::format("at least {}", kLeast)});
+    refuse("columns of a drawing", std::to_string(width), fmt::format("at least {}", kLeast));
   }
   const double end = end_of(simulation);
   const size_t ranks = simulation.ranks.size();

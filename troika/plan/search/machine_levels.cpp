@@ -4,19 +4,16 @@
 
 #include <map>
 
-#include "troika/base/error.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 
 namespace {
 
-[[noreturn]] void refuse_cluster(std::string_view name, std::string what, std::string got,
+[[noreturn]] void refuse_cluster(std::string_view name, std::string_view what, std::string got,
                                  std::string expected) {
-  throw Error("plan", ErrorKind::usage,
-              {.what = fmt::format("{} of {}", what, name),
-               .got = std::move(got),
-               .expected = std::move(expected),
-               .hint = "or a plan by --machines"});
+  refuse(fmt::format("{} of {}", what, name), std::move(got), std::move(expected),
+         "or a plan by --machines");
 }
 
 // Returns the number that all entries have.

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "troika/base/error.h"
+#include "troika/plan/errors/refuse.h"
 #include "troika/plan/search/graph_cuts.h"
 
 namespace troika::plan {
@@ -293,7 +293,7 @@ class Solver {
 
 void require(bool holds, const char* what, const std::string& got, const char* expected) {
   if (holds) return;
-  throw Error("plan", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+  refuse(what, got, expected);
 }
 
 void require_options(const PublishedOptions& options) {

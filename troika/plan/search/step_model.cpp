@@ -12,6 +12,7 @@
 
 #include "troika/base/error.h"
 #include "troika/layout/device_rates.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 
@@ -22,30 +23,25 @@ namespace {
 
 constexpr double kUnlimitedBytes = std::numeric_limits<double>::infinity();
 
-[[noreturn]] void refuse_problem(std::string what, std::string got, std::string expected) {
-  throw Error("plan", ErrorKind::usage,
-              {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
-}
-
 void require_same_blocks(const std::vector<Profile>& profiles) {
   std::set<std::pair<std::string, double>> kinds;
   for (const auto& profile : profiles) {
     const auto& first = profiles.front();
     if (profile.blocks.size() != first.blocks.size() || profile.readers() != first.readers()) {
-      refuse_problem("profiles of a model",
-                     fmt::format("{} and {} blocks", first.blocks.size(), profile.blocks.size()),
-                     "the same blocks with the same edges");
+      refuse("profiles of a model",
+             fmt::format("{} and {} blocks", first.blocks.size(), profile.blocks.size()),
+             "the same blocks with the same edges");
     }
     for (size_t i = 0; i < first.blocks.size(); ++i) {
       if (profile.blocks[i].name == first.blocks[i].name) continue;
-      refuse_problem(fmt::format("block {} of the profiles of a model", i), profile.blocks[i].name,
-                     first.blocks[i].name);
+      refuse(fmt::format("block {} of the profiles of a model", i), profile.blocks[i].name,
+             first.blocks[i].name);
     }
     if (!kinds.emplace(profile.precision, profile.micro_batch).second) {
-      refuse_problem("profiles of a model",
-                     fmt::format("two of precision {} and micro-batches of {}", profile.precision,
-                                 profile.micro_batch),
-                     "one of each precision and size");
+      refuse("profiles of a model",
+             fmt::format("two of precision {} and micro-batches of {}", profile.precision,
+                         profile.micro_batch),
+             "one of each precision and size");
     }
   }
 }
@@ -76,8 +72,7 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
                "a profile and a device");
   require_same_blocks(problem_.profiles);
   if (!(problem_.compression_ratio > 0)) {
-    refuse_problem("compression ratio", fmt::format("{}", problem_.compression_ratio),
-                   "a number > 0");
+    refuse("compression ratio", fmt::format("{}", problem_.compression_ratio), "a number > 0");
   }
   order_ = problem_.profiles.front().topological_order();
   for (const auto& profile : problem_.profiles) {
@@ -90,9 +85,9 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
     sums_.back().least_slowness = std::ranges::min(sums_.back().slowness);
   }
   if (std::ranges::max(micro_batches_) == 0) {
-    refuse_problem("samples of an optimizer step", fmt::format("{}", problem_.global_batch),
-                   fmt::format("a multiple of a profile's micro-batch, as {}, at most 10^6 times",
-                               problem_.profiles.front().micro_batch));
+    refuse("samples of an optimizer step", fmt::format("{}", problem_.global_batch),
+           fmt::format("a multiple of a profile's micro-batch, as {}, at most 10^6 times",
+                       problem_.profiles.front().micro_batch));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/random.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 
@@ -18,8 +19,7 @@ constexpr int64_t kCheckpoints = 2'000'000;
 
 void require(bool is_valid, const char* what, double got, const char* expected) {
   if (is_valid) return;
-  throw Error("plan", ErrorKind::usage,
-              {.what = what, .got = fmt::format("{:g}", got), .expected = expected});
+  refuse(what, fmt::format("{:g}", got), expected);
 }
 
 void require_valid(const FailureModel& model, const std::vector<double>& steps) {

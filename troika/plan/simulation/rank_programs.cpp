@@ -6,7 +6,7 @@
 
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"
-#include "troika/plan/simulation/refuse.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 

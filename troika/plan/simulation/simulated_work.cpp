@@ -5,7 +5,7 @@
 #include <string>
 
 #include "troika/layout/schedules/inventory.h"
-#include "troika/plan/simulation/refuse.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 

@@ -11,7 +11,7 @@
 #include "troika/layout/recompute.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/stage_cut.h"
-#include "troika/plan/simulation/refuse.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 

@@ -7,7 +7,7 @@
 
 #include "troika/base/text.h"
 #include "troika/layout/schedules/table.h"
-#include "troika/plan/simulation/refuse.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 
