@@ -1,6 +1,6 @@
 // Tasks whose model returns several tensors, and tasks that cannot be cut into stages.
 #include "troika/train/task/outputs.h"
-#include "troika/layout/mesh.h"
+#include "troika/layout/plan.h"
 
 #include <gmock/gmock.h>
 

@@ -113,7 +113,7 @@ class TunedOrder : public TunedRun {
   }
 
   void expect_the_order_of_the_checkpoint(const data::Dataset& data) {
-    for (const std::string name : {usual_, other_, std::string("auto")}) {
+    for (const auto& name : {usual_, other_, std::string("auto")}) {
       options_.run.name = name;
       options_.trainer.ckpt_path.clear();
       options_.trainer.*option_ = name;

@@ -127,7 +127,7 @@ class StageMaker {
       work.optimizer_seconds = work.parameter_bytes / options_.optimizer_bytes_per_second;
     }
     add_buckets(work, blocks, segments);
-    add_memory(work, blocks, input_bytes, optimizer_factor);
+    add_memory(work, blocks, optimizer_factor);
     keep_inputs(work, blocks, segments, input_bytes);
     if (blocks.size() > 1 && work.passes.forward > 0) {
       // A backward pass ends with the stage's first block.
@@ -182,8 +182,7 @@ class StageMaker {
     }
   }
 
-  void add_memory(StageWork& work, Blocks blocks, double input_bytes,
-                  double optimizer_factor) const {
+  void add_memory(StageWork& work, Blocks blocks, double optimizer_factor) const {
     const auto& exchange = plan_.exchange;
     const auto share = [&](int64_t stage) {
       const bool is_shared =
