@@ -1,4 +1,4 @@
-// Makes the callbacks that the options configure.
+// Makes the callbacks that the options configure. Their base class is Callback (run/callback.h).
 #pragma once
 
 #include "troika/observe/loggers/logger.h"
