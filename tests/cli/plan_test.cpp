@@ -117,9 +117,10 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
                     HasSubstr("did you mean exchange.zero_group?")));
   EXPECT_THAT(refused("precision = \"32\"", "precision = \"bf16-mixd\""),
               HasSubstr("did you mean bf16-mixed?"));
-  EXPECT_THAT(refused("\"data=1\"", "\"data=-1\"", " --trainer.strategy=zero3"),
-              HasSubstr("[plan] trainer.strategy beside --plan; got zero3, expected no such "
-                        "argument, as the plan decides it (edit plan.toml, or leave --plan out)"));
+  EXPECT_THAT(
+      refused("\"data=1\"", "\"data=-1\"", " --trainer.strategy=zero3"),
+      HasSubstr("[plan] trainer.strategy beside --plan; got zero3, expected no such "
+                "argument, because the plan sets it (edit plan.toml, or leave --plan out)"));
   // Also where it says what the default says, which the plan may not.
   EXPECT_THAT(refused("precision = \"32\"", "precision = \"64\"", " --trainer.precision 32"),
               HasSubstr("[plan] trainer.precision beside --plan; got 32"));

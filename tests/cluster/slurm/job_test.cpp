@@ -118,7 +118,7 @@ TEST(SlurmJob, WhatTheSiteHasNotIsRefused) {
       {with(v100, &Job::output, "a\"b"),
        "[slurm] output; got \"a\"b\", expected a text without blanks, quotes, backslashes and #"},
       {with(v100, &Job::array, "1-"),
-       "[slurm] array; got 1-, expected indices as 0-9, 1,3,7 or 0-99%4"},
+       "[slurm] array; got 1-, expected indices such as 0-9, 1,3,7 or 0-99%4"},
       {with(v100, &Job::environment, std::vector<std::string>{"A B=c"}),
        "[slurm] environment variable; got \"A B=c\", expected NAME=value"},
       {with(v100, &Job::modules, std::vector<std::string>{""}),

@@ -87,7 +87,7 @@ void check_texts(const Job& job) {
   if (job.name.empty()) refuse_job("job name", "none", "a name");
   static const std::regex array(R"(\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%[1-9]\d*)?)");
   if (!job.array.empty() && !std::regex_match(job.array, array)) {
-    refuse_job("array", job.array, "indices as 0-9, 1,3,7 or 0-99%4");
+    refuse_job("array", job.array, "indices such as 0-9, 1,3,7 or 0-99%4");
   }
   static const std::regex variable("[A-Za-z_][A-Za-z0-9_]*");
   for (const auto& entry : job.environment) {
