@@ -85,6 +85,40 @@ TEST_F(Mail, AHoldEndsWhenLittleIsLeft) {
   EXPECT_EQ(replies_.back().kind, FrameKind::credit) << "less than is given back at other times";
 }
 
+TEST_F(Mail, CreditRidesAlongButEndsNoHold) {
+  std::string buffer(kEagerBytes, '?');
+  EXPECT_FALSE(mailbox_.take_credit());
+  mailbox_.post(1, {1, buffer, {}}, true);
+  message(1, std::string(10'000, 'x'));
+  EXPECT_TRUE(replies_.empty()) << "by itself it is given back later";
+  const auto credit = mailbox_.take_credit();
+  ASSERT_TRUE(credit);
+  EXPECT_EQ(credit->kind, FrameKind::credit);
+  EXPECT_EQ(credit->size, 10'064u);
+  EXPECT_FALSE(mailbox_.take_credit()) << "once";
+  for (int i = 0; i < 5; ++i) message(1, std::string(kEagerBytes, 'x'));
+  ASSERT_EQ(replies_.back().kind, FrameKind::hold);
+  mailbox_.post(1, {2, buffer, {}}, true);
+  EXPECT_FALSE(mailbox_.take_credit()) << "the sender would not announce any more";
+}
+
+TEST_F(Mail, ExpectsTheNextLongMessageWhereAReceiveIsPosted) {
+  std::string first(20'000, '?'), second(20'000, '?'), shorter(9'000, '?');
+  EXPECT_TRUE(mailbox_.expected().empty());
+  mailbox_.post(1, {1, first, {}}, true);
+  message(1, std::string(10'000, 'x'));
+  EXPECT_TRUE(mailbox_.expected().empty()) << "no receive is posted";
+  mailbox_.post(2, {2, second, {}}, true);
+  EXPECT_TRUE(mailbox_.expected().empty()) << "another channel";
+  mailbox_.post(1, {3, second, {}}, true);
+  EXPECT_EQ(mailbox_.expected().data(), second.data());
+  EXPECT_EQ(mailbox_.expected().size(), 10'000u);
+  message(1, "a short one does not count");
+  mailbox_.post(1, {4, shorter, {}}, true);
+  EXPECT_EQ(mailbox_.expected().data(), shorter.data());
+  EXPECT_EQ(mailbox_.expected().size(), 9'000u);
+}
+
 TEST_F(Mail, DataMustBelongToAMessageThatWasGranted) {
   std::string buffer(2 * kEagerBytes, '?');
   mailbox_.post(1, {1, buffer, {}}, true);

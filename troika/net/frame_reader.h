@@ -21,6 +21,10 @@ class FrameSink {
   virtual char* begin(const FrameHead& head) = 0;
   // The frame is complete.
   virtual void end(const FrameHead& head) = 0;
+  // Returns memory that begin() will probably return for the next long payload; empty if unknown.
+  // It stays valid until begin() has returned it and the frame has ended, or until forget() or
+  // keep_read_ahead(). The reader may write to it at any time.
+  virtual std::span<char> expected() const = 0;
 };
 
 // Not thread-safe.
@@ -33,13 +37,20 @@ class FrameReader {
   bool read(int socket, FrameSink& sink, std::string& reason);
   // Stops writing to `memory`: a payload that is being read into it is dropped.
   void forget(std::span<const char> memory);
+  // Copies what was read into memory of the sink ahead of its frame, so that the reader uses that
+  // memory no more. Returns whether there was any.
+  bool keep_read_ahead();
 
  private:
   enum class State : uint8_t { head, payload, tag };
 
   size_t buffered() const { return end_ - start_; }
+  bool would_overwrite_ahead(std::span<const char> memory) const;
+  ssize_t read_some(int socket, bool& is_drained);
+  ssize_t read_ahead(int socket, std::span<char> place, bool& is_drained);
   bool is_near_end() const;
   void parse(FrameSink& sink);
+  bool parse_frame(FrameSink& sink);
   bool take_head(FrameSink& sink);
   void take_payload(const char* bytes, size_t size);
   bool take_tag();
@@ -52,7 +63,12 @@ class FrameReader {
   char* payload_ = nullptr;
   size_t missing_ = 0;                    // bytes of the payload still to be read
   const std::unique_ptr<char[]> buffer_;  // uninitialized, so that unused pages take no memory
-  size_t start_ = 0, end_ = 0;            // the unparsed bytes in buffer_
+  // The unparsed bytes, in their order: buffer_[start_, end_), ahead_, and tail_ bytes at end_.
+  size_t start_ = 0, end_ = 0;
+  std::span<const char> ahead_;  // in memory of the sink
+  size_t tail_ = 0;
+  size_t parsed_ = 0;  // bytes since the buffer was last empty between two frames
+  size_t offset_ = 0;  // where the last long payload began after such a point; 0: unknown
   std::vector<char> nowhere_;
 };
 

@@ -22,11 +22,11 @@ constexpr size_t kEnoughPayload = kMaxFramePayload;
 
 FrameWriter::FrameWriter(const Secret& key, Protection protection)
     : protection_(protection), cipher_(key) {
-  heads_.reserve(kMostFrames * (kSealedHead + kFrameTag));
+  heads_.reserve((kMostFrames + 1) * (kSealedHead + kFrameTag));
 }
 
 bool FrameWriter::is_full() const {
-  return frames_.size() == kMostFrames || payload_ >= kEnoughPayload;
+  return frames_.size() >= kMostFrames || payload_ >= kEnoughPayload;
 }
 
 void FrameWriter::add_part(const char* data, size_t size) {

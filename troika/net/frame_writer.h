@@ -17,8 +17,8 @@ class FrameWriter {
  public:
   FrameWriter(const Secret& key, Protection protection);
 
-  // Adds a frame. Call add() until is_full(), then flush() until is_empty(). Payloads must stay
-  // valid until then.
+  // Adds a frame. Call add() until is_full(), then flush() until is_empty(). One frame without a
+  // payload may be added beyond. Payloads must stay valid until then.
   void add(OutFrame frame);
   bool is_full() const;
   bool is_empty() const { return frames_.empty(); }

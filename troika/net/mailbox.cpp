@@ -14,6 +14,9 @@ namespace troika::net {
 
 namespace {
 
+// Messages of at most this size are not expected in advance, because copying them takes less.
+constexpr size_t kShort = size_t{8} << 10;
+
 [[noreturn]] void fail_frame(const std::string& got) {
   throw Error("net", ErrorKind::failure, {.what = "broken frame", .got = got});
 }
@@ -47,6 +50,12 @@ void Mailbox::consumed(size_t cost) {
   if (owed_ < kCreditBack && !ends_hold) return;
   has_told_hold_ = false;
   reply_({.kind = FrameKind::credit, .size = std::exchange(owed_, 0)});
+}
+
+std::optional<FrameHead> Mailbox::take_credit() {
+  // Nearly every long message is followed by credit, so heads before long messages are alike.
+  if (owed_ < kShort || has_told_hold_) return std::nullopt;
+  return FrameHead{.kind = FrameKind::credit, .size = std::exchange(owed_, 0)};
 }
 
 // Stores a message or an announcement that is not consumed yet.
@@ -170,8 +179,19 @@ void Mailbox::end(const FrameHead& head) {
   return head.kind == FrameKind::data ? end_data(head) : end_message(head);
 }
 
+std::span<char> Mailbox::expected() const {
+  const auto found = posted_.find(long_channel_);
+  if (found == posted_.end()) return {};
+  const auto buffer = found->second.front().buffer;
+  return buffer.first(std::min(buffer.size(), long_length_));
+}
+
 char* Mailbox::begin_message(const FrameHead& head) {
   charge(credit_cost(head));
+  if (head.length > kShort) {
+    long_channel_ = head.channel;
+    long_length_ = head.length;
+  }
   is_dropped_ = false;
   direct_ = take_posted(head.channel);
   if (direct_ && head.length <= direct_->buffer.size()) return direct_->buffer.data();

@@ -53,6 +53,12 @@ class Mailbox {
   // complete. At most one frame of kind `message` may be between the two at a time.
   char* begin(const FrameHead& head);
   void end(const FrameHead& head);
+  // Returns a frame that gives back the credit of consumed messages, if there is enough to send it
+  // along with other frames; without these, credit is given back later, in larger amounts.
+  std::optional<FrameHead> take_credit();
+  // Returns where a message with the channel and the length of the last long one would go, if a
+  // receive is posted there; otherwise an empty span.
+  std::span<char> expected() const;
   void announce(const FrameHead& head);
 
  private:
@@ -91,6 +97,8 @@ class Mailbox {
   std::unordered_map<Channel, std::deque<Posted>> posted_;
   std::unordered_map<Channel, std::deque<Arrived>> arrived_;
   std::unordered_map<uint64_t, Incoming> incoming_;  // by id
+  Channel long_channel_ = 0;                         // of the last long message, and its length
+  size_t long_length_ = 0;
   std::optional<Posted> direct_;  // the receive that the current `message` frame is read into,
   std::string text_;              // or else its text,
   bool is_dropped_ = false;       // or neither: the payload is dropped

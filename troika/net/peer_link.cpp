@@ -39,7 +39,8 @@ void PeerLink::adopt(const PairId& pair, int index, Descriptor socket, const Ses
   }
   const int fd = socket.get();
   sockets_[i] = std::make_shared<Socket>(std::move(socket), keys, protection);
-  poller_.add(fd, [this, i](uint32_t events) { ready(i, events); });
+  poller_.add(
+      fd, [this, i](uint32_t events) { ready(i, events); }, /*is_hot=*/true);
   is_up_ = std::ranges::all_of(sockets_, [](const auto& s) { return s != nullptr; });
   if (!is_up_) return;
   left_ = parts_ = said_bye_ = false;
@@ -80,6 +81,7 @@ void PeerLink::end(const std::string& reason) {
     poller_.remove(socket->fd.get());
     socket->fd.reset();
     socket->writer.clear();
+    socket->reader.keep_read_ahead();
   }
   const std::string why =
       left_ ? fmt::format("{} has left", peer_) : fmt::format("{} is gone: {}", peer_, reason);
@@ -115,6 +117,7 @@ Carries PeerLink::carries(size_t index) const {
 }
 
 char* PeerLink::begin(const FrameHead& head) {
+  poller_.count_frame();
   const bool has_payload = head.kind == FrameKind::message || head.kind == FrameKind::data;
   return has_payload ? mailbox_.begin(head) : nullptr;
 }
@@ -208,6 +211,9 @@ void PeerLink::pump(size_t index) {
     while (!socket->writer.is_full()) {
       auto frame = queue_.next(carries(index));
       if (!frame) break;
+      if (carries(index) != Carries::data) {
+        if (const auto credit = mailbox_.take_credit()) socket->writer.add({*credit});
+      }
       socket->writer.add(std::move(*frame));
     }
     if (socket->writer.is_empty()) break;

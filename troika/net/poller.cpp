@@ -10,12 +10,12 @@ Poller::Poller() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) fail_system("net", "make an epoll descriptor", errno);
 }
 
-void Poller::add(int fd, Ready ready) {
+void Poller::add(int fd, Ready ready, bool is_hot) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     fail_system("net", "wait for a descriptor", errno);
   }
-  ready_[fd] = std::make_shared<const Ready>(std::move(ready));
+  watched_[fd] = std::make_shared<const Watched>(std::move(ready), is_hot);
 }
 
 void Poller::set_writes(int fd, bool writes) {
@@ -25,7 +25,10 @@ void Poller::set_writes(int fd, bool writes) {
 
 void Poller::remove(int fd) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  ready_.erase(fd);
+  const auto found = watched_.find(fd);
+  if (found == watched_.end()) return;
+  if (latest_ == found->second) latest_ = nullptr;
+  watched_.erase(found);
 }
 
 std::span<const epoll_event> Poller::wait(Events& events, Duration at_most) const {
@@ -38,14 +41,22 @@ std::span<const epoll_event> Poller::wait(Events& events, Duration at_most) cons
   return {events.data(), count < 0 ? 0 : static_cast<size_t>(count)};
 }
 
-void Poller::dispatch(std::span<const epoll_event> events) const {
+void Poller::dispatch(std::span<const epoll_event> events) {
   for (const epoll_event& event : events) {
-    const auto found = ready_.find(event.data.fd);
-    if (found == ready_.end()) continue;
+    const auto found = watched_.find(event.data.fd);
+    if (found == watched_.end()) continue;
     // A copy, because the function may remove itself.
-    const auto ready = found->second;
-    (*ready)(event.events);
+    const auto watched = found->second;
+    if (watched->is_hot) latest_ = watched;
+    watched->ready(event.events);
   }
+}
+
+bool Poller::try_latest() const {
+  const auto latest = latest_;
+  if (!latest) return false;
+  latest->ready(EPOLLIN);
+  return true;
 }
 
 }  // namespace troika::net

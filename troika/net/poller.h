@@ -25,8 +25,9 @@ class Poller {
 
   Poller();
 
-  // Watches until `fd` is readable or closed. Call remove() before closing `fd`.
-  void add(int fd, Ready ready);
+  // Watches until `fd` is readable or closed. Call remove() before closing `fd`. `is_hot`: whether
+  // try_latest() may call `ready` for it.
+  void add(int fd, Ready ready, bool is_hot = false);
   // Whether to watch for writability, too.
   void set_writes(int fd, bool writes);
   void remove(int fd);
@@ -35,11 +36,24 @@ class Poller {
   // ready ones; none after a signal.
   std::span<const epoll_event> wait(Events& events, Duration at_most) const;
   // Calls the function of each ready descriptor, unless it was removed meanwhile.
-  void dispatch(std::span<const epoll_event> events) const;
+  void dispatch(std::span<const epoll_event> events);
+  // Calls the function of the hot descriptor that was ready last, which usually is the next one to
+  // be ready, with EPOLLIN, whether it is ready or not. Returns false if there is none.
+  bool try_latest() const;
+  // Counts the frames that the functions have read, as they report them.
+  uint64_t frames() const { return frames_; }
+  void count_frame() { ++frames_; }
 
  private:
+  struct Watched {
+    Ready ready;
+    bool is_hot = false;
+  };
+
   Descriptor epoll_;
-  std::unordered_map<int, std::shared_ptr<const Ready>> ready_;
+  std::unordered_map<int, std::shared_ptr<const Watched>> watched_;
+  std::shared_ptr<const Watched> latest_;  // null: none, or removed
+  uint64_t frames_ = 0;
 };
 
 }  // namespace troika::net

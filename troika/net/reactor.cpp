@@ -59,10 +59,11 @@ bool Reactor::cancel_timer(Ticket ticket) {
   return std::erase_if(timers_, [&](const auto& t) { return t.second.first == ticket; }) > 0;
 }
 
-Duration Reactor::time_to_wait(Clock::time_point until) const {
+// Returns when the loop must continue at the latest.
+Clock::time_point Reactor::next_time(Clock::time_point until) const {
   if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
   if (const auto chore = chore_.deadline()) until = std::min(until, chore->at());
-  return std::clamp<Duration>(until - Clock::now(), Duration(0), kLongestWait);
+  return until;
 }
 
 void Reactor::run_timers() {
@@ -73,29 +74,47 @@ void Reactor::run_timers() {
   }
 }
 
-std::span<const epoll_event> Reactor::await_events(Poller::Events& events, Duration at_most,
-                                                   Duration polling) const {
-  const auto start = Clock::now();
-  const auto spent = [&] { return Clock::now() - start; };
-  while (polling > Duration(0) && spent() < std::min(at_most, polling)) {
-    if (const auto ready = poller_.wait(events, Duration(0)); !ready.empty()) return ready;
+// Reads without sleeping, until `is_over`, or until no frame has come for the time of polling.
+// Returns the last `is_over`. The descriptor that was ready last is read at once, without asking
+// the poller whether it is ready, except when it is the others' turn.
+bool Reactor::poll(Lock& lock, const std::function<bool()>& is_over, Clock::time_point until) {
+  constexpr int kTurns = 4;
+  Poller::Events events;
+  for (auto now = Clock::now(), end = now + polling_; now < std::min(end, until);) {
+    const uint64_t frames = poller_.frames();
+    for (int turn = 1; turn <= kTurns; ++turn) {
+      if (turn == kTurns || mutex_.is_wanted() || !poller_.try_latest()) {
+        turn = kTurns;
+        lock.unlock();
+        const auto ready = poller_.wait(events, Duration(0));
+        lock.lock();
+        poller_.dispatch(ready);
+      }
+      if (is_over()) return true;
+    }
+    now = Clock::now();
+    if (poller_.frames() != frames) end = now + polling_;
   }
-  const Duration left = polling > Duration(0) ? at_most - spent() : at_most;
-  return poller_.wait(events, std::max(left, Duration(0)));
+  return false;
 }
 
-void Reactor::drive(Lock& lock, Clock::time_point until, Duration polling) {
+// Reads, runs timers and the chore. Sleeps until something comes unless `is_over`.
+void Reactor::drive(Lock& lock, Clock::time_point until, const std::function<bool()>* is_over) {
   driver_ = std::this_thread::get_id();
-  const Duration at_most = time_to_wait(until);
-  Poller::Events events;
-  lock.unlock();
-  const auto ready = await_events(events, at_most, polling);
-  lock.lock();
-  poller_.dispatch(ready);
+  const auto at_latest = next_time(until);
+  const bool polls = is_over && polling_ > Duration(0);
+  if (!polls || !poll(lock, *is_over, at_latest)) {
+    Poller::Events events;
+    lock.unlock();
+    const auto ready = poller_.wait(
+        events, std::clamp<Duration>(at_latest - Clock::now(), Duration(0), kLongestWait));
+    lock.lock();
+    poller_.dispatch(ready);
+  }
   run_timers();
   chore_.run();
   driver_ = {};
-  if (waiters_ > 0) changed_.notify_all();
+  if (waiters_ > (is_over ? 1 : 0)) changed_.notify_all();
 }
 
 bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) {
@@ -110,7 +129,7 @@ bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) 
     if (driver_ != std::thread::id()) {
       changed_.wait_until(lock, std::min(until, Clock::now() + kLongestWait));
     } else {
-      drive(lock, until, polling_);
+      drive(lock, until, &is_over);
     }
   }
   if (--waiters_ > 0) {
@@ -128,7 +147,7 @@ void Reactor::serve() {
   while (!stops_) {
     const bool others_wait = waiters_ > 0;
     if (!others_wait && Clock::now() - waited_ >= kHoldOff) {
-      drive(lock, Clock::time_point::max(), Duration(0));
+      drive(lock, Clock::time_point::max(), nullptr);
       continue;
     }
     const uint64_t ended = ended_waits_;

@@ -2,6 +2,7 @@
 // none, the reactor's own thread does.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,22 @@
 #include "troika/net/poller.h"
 
 namespace troika::net {
+
+// A recursive mutex that knows whether threads wait for it.
+class CountedMutex {
+ public:
+  void lock() {
+    ++waiting_;
+    mutex_.lock();
+    --waiting_;
+  }
+  void unlock() { mutex_.unlock(); }
+  bool is_wanted() const { return waiting_ > 0; }
+
+ private:
+  std::recursive_mutex mutex_;
+  std::atomic<int> waiting_ = 0;
+};
 
 class Reactor {
  public:
@@ -42,7 +59,7 @@ class Reactor {
 
    private:
     Reactor& reactor_;
-    const std::lock_guard<std::recursive_mutex> lock_;
+    const std::lock_guard<CountedMutex> lock_;
   };
 
   // The next three functions require a Hold.
@@ -58,18 +75,17 @@ class Reactor {
   void stop();
 
  private:
-  using Lock = std::unique_lock<std::recursive_mutex>;
+  using Lock = std::unique_lock<CountedMutex>;
 
   void kick();
   void serve();
-  void drive(Lock& lock, Clock::time_point until, Duration polling);
-  std::span<const epoll_event> await_events(Poller::Events& events, Duration at_most,
-                                            Duration polling) const;
+  bool poll(Lock& lock, const std::function<bool()>& is_over, Clock::time_point until);
+  void drive(Lock& lock, Clock::time_point until, const std::function<bool()>* is_over);
   void run_timers();
-  Duration time_to_wait(Clock::time_point until) const;
+  Clock::time_point next_time(Clock::time_point until) const;
 
-  const Duration polling_;      // of run_until()
-  std::recursive_mutex mutex_;  // guards all members below
+  const Duration polling_;  // of run_until()
+  CountedMutex mutex_;      // guards all members below
   std::condition_variable_any changed_;
   Poller poller_;
   const Waker waker_;
