@@ -6,6 +6,7 @@
 #include "tests/comm/conformance.h"
 #include "tests/support/errors.h"
 #include "troika/comm/edge.h"
+#include "troika/comm/edge_memory.h"
 
 namespace troika::comm {
 
@@ -122,7 +123,7 @@ void check_edges(Group& group) {
       EXPECT_EQ(message.item<int64_t>(), i);
     }
   }
-  EXPECT_LE(from.buffer_bytes(), ReceivingEdge::most_buffer_bytes(800'000, 4, 1));
+  EXPECT_LE(from.buffer_bytes(), receiving_edge_bytes({.tensor_bytes = 800'000, .depth = 4}).sum());
 }
 
 // All ranks to all, large and small, in orders that differ between ranks.

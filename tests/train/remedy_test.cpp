@@ -5,6 +5,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/comm/mailboxes.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/data/make_dataset.h"
 #include "troika/train/memory/remedy.h"
@@ -113,6 +114,19 @@ TEST_F(Remedy, MoreMachinesAreNamedWhereTheyHelp) {
   EXPECT_THAT(text, ContainsRegex("^on [0-9]+ ranks, --trainer.precision=[a-z0-9-]+ "
                                   "--trainer.recompute=[a-z]+ --trainer.strategy=zero[23] "
                                   "--data.batch_size=1 takes [0-9.]+ GiB$"));
+}
+
+TEST_F(Remedy, RanksOnSeveralMachinesHaveMailboxesBetweenThem) {
+  options_.trainer.num_nodes = 2;
+  predictor_.emplace(options_, *dataset_);
+  auto choice = predictor_->configured(8);
+  EXPECT_EQ(choice.nodes, 2);
+  EXPECT_EQ(predictor_->configured(1).nodes, 1);
+  const auto mailboxes = [&] { return predictor_->predict(choice).mailboxes; };
+  const double on_two = mailboxes();
+  EXPECT_EQ(on_two, static_cast<double>(comm::most_mailbox_bytes("auto", 8, 2)));
+  choice.nodes = 1;
+  EXPECT_LT(mailboxes(), on_two);
 }
 
 TEST_F(Remedy, NothingIsAdvisedWhereNothingHelps) {

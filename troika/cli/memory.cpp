@@ -61,9 +61,9 @@ struct Budget {
 
 struct Report {
   std::vector<MemoryPrediction> predictions = {};
-  MemoryChoice configured = {};
-  int64_t resident_before = 0;         // of this process before tensors: its libraries
-  std::map<int, Budget> budgets = {};  // by number of ranks
+  std::map<int, MemoryChoice> configured = {};  // by number of ranks
+  int64_t resident_before = 0;                  // of this process before tensors: its libraries
+  std::map<int, Budget> budgets = {};           // by number of ranks
 
   double beside_libraries(int ranks) const {
     const auto& budget = budgets.at(ranks);
@@ -83,13 +83,8 @@ struct Report {
   double resident(const MemoryPrediction& prediction) const {
     return static_cast<double>(resident_before) + prediction.process();
   }
-  MemoryChoice configured_on(int ranks) const {
-    auto choice = configured;
-    choice.ranks = ranks;
-    return choice;
-  }
   bool is_configured(const MemoryPrediction& prediction) const {
-    return prediction.choice == configured_on(prediction.choice.ranks);
+    return prediction.choice == configured.at(prediction.choice.ranks);
   }
 };
 
@@ -146,7 +141,7 @@ void print_advice(const Report& report, const Advisor& advisor, const MemoryPred
   if (budget.bytes == 0) return;
   if (!configured) {
     fmt::print("what is configured is not predicted: {}\n",
-               advisor.predictor.why_not(report.configured_on(ranks)));
+               advisor.predictor.why_not(report.configured.at(ranks)));
     return;
   }
   if (report.fits(*configured)) {
@@ -154,7 +149,7 @@ void print_advice(const Report& report, const Advisor& advisor, const MemoryPred
     return;
   }
   fmt::print("what is configured does not fit into {}: {}\n", budget.text,
-             train::remedy(advisor.predictor, advisor.options, report.configured_on(ranks),
+             train::remedy(advisor.predictor, advisor.options, report.configured.at(ranks),
                            report.predictions, report.beside_libraries(ranks)));
 }
 
@@ -171,7 +166,7 @@ void print_table(const Report& report, const Advisor& advisor, const std::vector
       if (prediction.choice.ranks == count) here.push_back(&prediction);
     }
     const auto* fastest = train::fastest_within(report.predictions, report.beside_libraries(count),
-                                                report.configured_on(count));
+                                                report.configured.at(count));
     const auto* least = *std::ranges::min_element(here, {}, &MemoryPrediction::peak);
     const MemoryPrediction* configured = nullptr;
     std::vector<std::vector<std::string>> rows{{"  precision", "recompute", "strategy", "process",
@@ -269,7 +264,7 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   for (const int count : ranks) report.budgets[count] = budget_of(count, arguments.budget);
   warn_of_batches(options, ranks, data::count_samples(data, data::Split::train));
   train::MemoryPredictor predictor(options, *dataset);
-  report.configured = predictor.configured(ranks.front());
+  for (const int count : ranks) report.configured[count] = predictor.configured(count);
   report.predictions = train::predict_choices(predictor, ranks);
   if (arguments.json) {
     print_json(report);

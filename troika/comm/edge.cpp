@@ -25,17 +25,6 @@ namespace troika::comm {
 
 namespace {
 
-constexpr int64_t kMostDims = 64;
-
-// Precedes the header, if any, and the data.
-struct EdgeFrame {
-  uint32_t group = 0;  // GroupInfo::id
-  uint16_t depth = 0;
-  uint16_t header_bytes = 0;
-};
-
-constexpr size_t kMostHeaderBytes = (1 + kMostDims) * sizeof(int64_t);
-constexpr size_t kFrameRoom = sizeof(EdgeFrame) + kMostHeaderBytes + kInlineBytes;
 constexpr char kFiller = 0;
 
 ParcelTags edge_tags(int tag) {
@@ -43,16 +32,12 @@ ParcelTags edge_tags(int tag) {
   return {.head = kEdgeFrameTag | bits, .payload = kEdgePayloadTag | bits};
 }
 
-// Whether payload receives of this size are posted before their frames have arrived. MPI splits
-// longer messages into several, and one filler cannot match these.
-bool is_posted_ahead(size_t bytes) {
-  return bytes > kInlineBytes && bytes <= size_t{1} << 30;
-}
-
-at::Tensor lend(const std::shared_ptr<BufferPool>& pool, const at::Tensor& buffer,
+at::Tensor lend(const std::shared_ptr<BufferPool>& pool, PoolBuffer buffer,
                 const TensorKind& kind) {
+  void* const data = buffer.memory.data_ptr();
   return at::from_blob(
-      buffer.data_ptr(), kind.sizes, [pool, buffer](void*) { pool->give_back(buffer); }, kind.type);
+      data, kind.sizes, [pool, buffer = std::move(buffer)](void*) { pool->give_back(buffer); },
+      kind.type);
 }
 
 }  // namespace
@@ -183,7 +168,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
   // The buffers and receives of one posted tensor.
   struct Place {
     std::unique_ptr<char[]> frame = std::make_unique_for_overwrite<char[]>(kFrameRoom);
-    at::Tensor buffer;                            // of a payload that is a separate message
+    PoolBuffer buffer;                            // of a payload that is a separate message
     std::unique_ptr<Transfer> head = nullptr;     // destroyed before the buffer it writes to
     std::unique_ptr<Transfer> payload = nullptr;  // the same
   };
@@ -193,7 +178,8 @@ struct ReceivingEdge::State : Group::Core::Edge {
         core(core),
         peer(peer),
         places(static_cast<size_t>(depth)),
-        pool(std::make_shared<BufferPool>(static_cast<size_t>(depth))) {
+        pool(std::make_shared<BufferPool>(static_cast<size_t>(depth))),
+        copies(static_cast<size_t>(depth)) {
     core.guarded([&] {
       for (auto& place : places) post(place);
     });
@@ -215,7 +201,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
   void post_payload(Place& place) {
     place.buffer = pool->take(bytes);
     place.payload = core.impl().receive(peer, edge_tags(fingerprint.tag).payload,
-                                        place.buffer.data_ptr(), bytes);
+                                        place.buffer.memory.data_ptr(), bytes);
   }
 
   // Switches to the shape and dtype of the tensors from the next one on.
@@ -227,7 +213,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
       if (!place.payload) return;
       place.payload->wait(deadline);
       place.payload.reset();
-      pool->give_back(std::exchange(place.buffer, at::Tensor()));
+      pool->give_back(std::exchange(place.buffer, {}));
     });
     kind = std::move(to);
     bytes = kind.bytes();
@@ -275,7 +261,7 @@ struct ReceivingEdge::State : Group::Core::Edge {
     if (bytes > kInlineBytes) {
       if (!place.payload) post_payload(place);
       place.payload->wait(deadline);
-      tensor = lend(pool, std::exchange(place.buffer, at::Tensor()), kind);
+      tensor = lend(pool, std::exchange(place.buffer, {}), kind);
       place.payload.reset();
     } else {
       tensor = at::empty(kind.sizes, kind.type);
@@ -297,10 +283,23 @@ struct ReceivingEdge::State : Group::Core::Edge {
     return tensor;
   }
 
+  void receive_into(const at::Tensor& tensor, Group::Site site) {
+    if (is_on_device(tensor)) pool->stage_for(tensor);
+    const auto received = receive(site, &tensor);
+    const at::NoGradGuard no_grad;
+    const auto into = tensor.detach();
+    if (!is_on_device(tensor)) {
+      into.copy_(received);
+    } else {
+      core.guarded(fingerprint, [&] { copies.copy(received, into, core.deadline()); });
+    }
+  }
+
   Group::Core& core;          // owns this
   const int peer;             // rank in the group
   std::vector<Place> places;  // of message n: n % depth
   const std::shared_ptr<BufferPool> pool;
+  CopiesToDevice copies;
   size_t next = 0;
   TensorKind kind;  // of the last tensor
   size_t bytes = 0;
@@ -311,17 +310,11 @@ at::Tensor ReceivingEdge::receive(Group::Site site) const {
 }
 
 void ReceivingEdge::receive_into(const at::Tensor& tensor, Group::Site site) const {
-  tensor.detach().copy_(state_->receive(site, &tensor));
+  state_->receive_into(tensor, site);
 }
 
 int64_t ReceivingEdge::buffer_bytes() const {
   return state_->pool->held() + static_cast<int64_t>(state_->places.size() * kFrameRoom);
-}
-
-int64_t ReceivingEdge::most_buffer_bytes(int64_t bytes, int depth, int referenced) {
-  const bool is_inlined = bytes <= static_cast<int64_t>(kInlineBytes);
-  return depth * static_cast<int64_t>(kFrameRoom) +
-         (is_inlined ? 0 : (2 * int64_t{depth} + referenced) * bytes);
 }
 
 template <typename State>

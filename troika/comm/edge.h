@@ -49,15 +49,14 @@ class ReceivingEdge {
   // edge with the last reference to the tensor, which may outlive the edge and the group. Throws
   // the errors of Group::receive(), after the group's timeout.
   at::Tensor receive(Group::Site site = Group::Site::current()) const;
-  // Copies the next tensor into `tensor`, on any device. Throws Error(usage) when shape or dtype
-  // differ.
+  // Copies the next tensor into `tensor`. Throws Error(usage) when shape or dtype differ. If
+  // `tensor` is on a device, the copy is queued on its current stream, from page-locked memory for
+  // CUDA; the host waits for the device only if `depth` earlier copies have not run.
   void receive_into(const at::Tensor& tensor, Group::Site site = Group::Site::current()) const;
 
   // Bytes of all buffers of this edge: posted, received and still referenced, and free.
+  // receiving_edge_bytes() in edge_memory.h bounds them.
   int64_t buffer_bytes() const;
-  // Upper bound of buffer_bytes() for tensors of `bytes` bytes, of which at most `referenced` are
-  // kept at a time.
-  static int64_t most_buffer_bytes(int64_t bytes, int depth, int referenced);
 
   struct State;
 

@@ -6,15 +6,17 @@
 
 namespace troika::comm {
 
-// Returns the largest number of bytes that one rank of a world of `ranks` ranks on one node holds
-// for messages and collectives in memory of the back end itself. `backend` is the name in
-// comm.backend.
+// Returns the largest number of bytes that one rank of a world of `ranks` ranks, spread evenly over
+// `nodes` nodes, holds for messages and collectives in memory of the back end itself. `backend` is
+// the name in comm.backend.
 //   shm: the staging area, the slots of calls, and the cells of all messages that the rank sends.
 //   tcp: the credit of each other rank, which limits what that rank may send ahead (net/frame.h).
 //   gloo, mpi: 0, because their libraries do not tell.
+//   auto: on one node shm; on several, shm for the ranks of its node and tcp for the others. Where
+//         an MPI launcher starts the ranks, mpi takes the place of tcp, so this is an upper bound.
 // A message that a sender must not change until it is received stays in the sender's tensor and is
-// not included; neither are the buffers of edges (ReceivingEdge::most_buffer_bytes()). A world of
-// one rank needs 0. Throws Error(usage) for an unknown back end.
-int64_t most_mailbox_bytes(std::string_view backend, int ranks);
+// not included; neither are the buffers of edges (edge_memory.h). A world of one rank needs 0.
+// Throws Error(usage) for an unknown back end.
+int64_t most_mailbox_bytes(std::string_view backend, int ranks, int nodes = 1);
 
 }  // namespace troika::comm

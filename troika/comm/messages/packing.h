@@ -8,6 +8,10 @@
 
 namespace troika::comm {
 
+inline bool is_on_device(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_cpu();
+}
+
 // Views booleans as bytes, for transfer and reduction.
 inline at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool ? tensor.view(at::kByte) : tensor;

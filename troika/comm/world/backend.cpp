@@ -46,10 +46,16 @@ const Backend& backend(std::string_view name) {
   return row;
 }
 
-int64_t most_mailbox_bytes(std::string_view backend, int ranks) {
-  // On one node `auto` is shm.
-  const Backend& row = row_of(backend == "auto" ? "shm" : backend);
-  return ranks > 1 && row.most_mailbox_bytes ? row.most_mailbox_bytes(ranks) : 0;
+int64_t most_mailbox_bytes(std::string_view backend, int ranks, int nodes) {
+  if (backend != "auto") {
+    const Backend& row = row_of(backend);
+    return ranks > 1 && row.most_mailbox_bytes ? row.most_mailbox_bytes(ranks) : 0;
+  }
+  if (ranks <= 1) return 0;
+  if (nodes <= 1) return shm::most_mailbox_bytes(ranks);
+  const int most_inside = (ranks + nodes - 1) / nodes;
+  const int most_outside = ranks - ranks / nodes;
+  return shm::most_mailbox_bytes(most_inside) + tcp::most_mailbox_bytes(most_outside + 1);
 }
 
 net::Protection protection_for(std::string_view backend, const std::string& name) {

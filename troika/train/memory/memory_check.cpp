@@ -93,10 +93,12 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
   compat::count_tensor_memory();
   // The run will repeat these warnings.
   const compat::WarningGuard no_warnings([](const std::string&, const std::string&) {});
+  TrainOptions here = options;
+  here.trainer.num_nodes = 1 + std::ranges::max(group.nodes());
   std::optional<MemoryPredictor> predictor;
   std::optional<MemoryPrediction> prediction;
   try {
-    task ? predictor.emplace(options, dataset, *task) : predictor.emplace(options, dataset);
+    task ? predictor.emplace(here, dataset, *task) : predictor.emplace(here, dataset);
     const auto choice = predictor->configured(group.size());
     if (auto reason = predictor->why_not(choice); !reason.empty()) {
       return {.why_not = "for " + reason};

@@ -123,8 +123,11 @@ MemoryPredictor::~MemoryPredictor() {
 
 MemoryChoice MemoryPredictor::configured(int ranks) const {
   // The name does not depend on the cluster.
-  return {resolve_plan(options_, layout::Cluster()).strategy,
-          nn::parse_precision(options_.trainer.precision).name, options_.trainer.recompute, ranks};
+  return {.strategy = resolve_plan(options_, layout::Cluster()).strategy,
+          .precision = nn::parse_precision(options_.trainer.precision).name,
+          .recompute = options_.trainer.recompute,
+          .ranks = ranks,
+          .nodes = static_cast<int>(std::clamp<int64_t>(options_.trainer.num_nodes, 1, ranks))};
 }
 
 std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
@@ -307,8 +310,8 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   }
   result.overhead = kRunBytes + kKeptShare * (result.step.activations + result.step.workspace +
                                               passing_gradients());
-  result.mailboxes =
-      static_cast<double>(comm::most_mailbox_bytes(options_.comm.backend, choice.ranks));
+  result.mailboxes = static_cast<double>(
+      comm::most_mailbox_bytes(options_.comm.backend, choice.ranks, choice.nodes));
   // The model is made in float32, then cast tensor by tensor; the optimizer is made last.
   const bool comes_in_parts =
       plan.exchange.zero_stage == 3 && !is_made_whole_ && options_.weights.path.empty();
@@ -342,7 +345,10 @@ std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
     for (const auto& policy : policies) {
       for (const int count : ranks) {
         for (const auto& strategy : strategies) {
-          const MemoryChoice choice{strategy, precision, policy, count};
+          auto choice = predictor.configured(count);
+          choice.strategy = strategy;
+          choice.precision = precision;
+          choice.recompute = policy;
           if (predictor.why_not(choice).empty()) result.push_back(predictor.predict(choice));
         }
       }

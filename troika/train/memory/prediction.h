@@ -22,6 +22,7 @@ struct MemoryChoice {
   std::string recompute;
   int ranks = 1;
   int64_t batch = 0;  // samples on each rank; 0: from the options
+  int nodes = 1;      // with equal shares of the ranks, as far as possible
 
   bool operator==(const MemoryChoice&) const = default;
 };
@@ -79,7 +80,7 @@ class MemoryPredictor {
   MemoryPredictor(const MemoryPredictor&) = delete;
   MemoryPredictor& operator=(const MemoryPredictor&) = delete;
 
-  // The choice that the options make on `ranks` ranks.
+  // The choice that the options make on `ranks` ranks, on trainer.num_nodes nodes.
   MemoryChoice configured(int ranks) const;
   // Why a choice cannot be predicted; empty if it can.
   std::string why_not(const MemoryChoice& choice) const;

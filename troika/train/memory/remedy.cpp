@@ -38,9 +38,9 @@ std::string batch_option(const TrainOptions& options, int64_t batch, int ranks) 
   return fmt::format("--data.global_batch_size={}", batch * ranks);
 }
 
-// Returns the choice with the least memory on `ranks` ranks with one sample each. Considers only
-// choices with full recomputation if there are any.
-MemoryPrediction least_on(int ranks, MemoryPredictor& predictor,
+// Returns the choice with the least memory on `machines` times the nodes and ranks of `configured`,
+// with one sample on each rank. Considers only choices with full recomputation if there are any.
+MemoryPrediction least_on(int machines, const MemoryChoice& configured, MemoryPredictor& predictor,
                           const std::vector<MemoryPrediction>& choices) {
   const bool recomputes =
       std::ranges::any_of(choices, [](const auto& one) { return one.choice.recompute == "full"; });
@@ -48,7 +48,8 @@ MemoryPrediction least_on(int ranks, MemoryPredictor& predictor,
   for (const auto& one : choices) {
     auto choice = one.choice;
     if (recomputes && choice.recompute != "full") continue;
-    choice.ranks = ranks;
+    choice.ranks = configured.ranks * machines;
+    choice.nodes = configured.nodes * machines;
     choice.batch = 1;
     if (!predictor.why_not(choice).empty()) continue;
     const auto there = predictor.predict(choice);
@@ -94,7 +95,7 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
     remedies.push_back(option + " is the largest batch that fits");
   }
   if (!remedies.empty()) return fmt::format("{}", fmt::join(remedies, "; or "));
-  auto choice = least_on(ranks, predictor, choices).choice;
+  auto choice = least_on(1, configured, predictor, choices).choice;
   choice.batch = 0;
   if (const auto option = with_batch(choice); !option.empty()) {
     return fmt::format("{} {} fits", options_of(choice), option);
@@ -102,7 +103,7 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
   const int most = std::min(kMostMachines, std::numeric_limits<int>::max() / ranks);
   // More ranks hold less of the model each, but more messages of each other.
   for (int machines = 2;; machines = std::min(2 * machines, most)) {
-    const auto there = least_on(ranks * machines, predictor, choices);
+    const auto there = least_on(machines, configured, predictor, choices);
     if (there.process() <= bytes) {
       return fmt::format("on {} ranks, {} {} takes {}", there.choice.ranks,
                          options_of(there.choice), batch_option(options, 1, there.choice.ranks),
