@@ -4,9 +4,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <thread>
 
 #include "tests/pretend_device/pretend_device.h"
+#include "troika/comm/edge.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/hook_thread.h"
@@ -76,6 +78,53 @@ TEST(PretendCommunication, MessagesBetweenTwoRanks) {
     receiving.wait();
     EXPECT_TRUE(all_are(into, 2 * (5.0 + peer)));
   });
+}
+
+// Writes to the memory of a receive as soon as it is posted, as back ends do that receive beside
+// the program.
+class WritesAtOnce : public comm::GroupImpl {
+ public:
+  explicit WritesAtOnce(std::shared_ptr<comm::GroupImpl> inner)
+      : GroupImpl(inner->info(), inner->lifeline()), inner_(std::move(inner)) {}
+  std::unique_ptr<comm::Transfer> send(int peer, uint32_t tag, const void* data,
+                                       size_t bytes) override {
+    return inner_->send(peer, tag, data, bytes);
+  }
+  std::unique_ptr<comm::Transfer> receive(int peer, uint32_t tag, void* data,
+                                          size_t bytes) override {
+    std::memset(data, 0xff, bytes);
+    return inner_->receive(peer, tag, data, bytes);
+  }
+
+ private:
+  const std::shared_ptr<comm::GroupImpl> inner_;
+};
+
+// The edge reuses the memory of a tensor only after the device has copied it.
+TEST(PretendCommunication, ReceivesIntoADeviceWithoutTheHostWaiting) {
+  auto impls = comm::local::make(2);
+  for (auto& impl : impls) impl = std::make_shared<WritesAtOnce>(impl);
+  const auto body = [](const comm::Group& group) {
+    constexpr int kTensors = 10;
+    const auto value = [](int i) { return at::full({10'000}, i, at::kFloat); };
+    if (group.rank() == 0) {
+      const auto edge = group.edge_to(1);
+      for (int i = 0; i < kTensors; ++i) edge.send(value(i));
+      return;
+    }
+    std::vector<at::Tensor> into;
+    for (int i = 0; i < kTensors; ++i) into.push_back(at::empty({10'000}, device(1)));
+    const auto edge = group.edge_from(0);
+    reset_counts();
+    for (const auto& tensor : into) {
+      // Work before the copy, of which each look at an event runs one piece.
+      for (int piece = 0; piece < 20; ++piece) tensor.zero_();
+      edge.receive_into(tensor);
+    }
+    EXPECT_EQ(counts().host_waits, 0);
+    for (int i = 0; i < kTensors; ++i) EXPECT_TRUE(all_are(into[static_cast<size_t>(i)], i)) << i;
+  };
+  comm::local::run_ranks(std::move(impls), body, {});
 }
 
 // The waiting thread continues while its device copies: only its current stream waits for that.

@@ -34,8 +34,7 @@ at::Tensor empty_memory_format(at::IntArrayRef sizes, OptionalType type, Optiona
                                c10::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pinned.value_or(false), "pretend device: only memory of the host is page-locked");
   const c10::OptionalDeviceGuard guard(device_or_current(device));
-  return at::detail::empty_generic(sizes, &allocator(), c10::DispatchKeySet(kKey),
-                                   c10::dtype_or_default(type), format);
+  return at::detail::empty_generic(sizes, &allocator(), c10::DispatchKeySet(kKey), c10::dtype_or_default(type), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, OptionalType type,
@@ -148,13 +147,24 @@ HostCopies& host_copies() {
   return *result;
 }
 
+// Returns the tensor for a copy that runs later. LibTorch keeps host memory of its own allocators
+// until the device has copied it. Other memory stays its owner's, who may write to it or free it.
+at::Tensor kept_for_copy(const at::Tensor& host) {
+  static const auto of_an_owner = c10::InefficientStdFunctionContext::makeDataPtr(
+                                      nullptr, [](void*) {}, c10::kCPU)
+                                      .get_deleter();
+  if (host.storage().data_ptr().get_deleter() != of_an_owner) return host.detach();
+  return at::from_blob(host.data_ptr(), host.sizes(), host.strides(),
+                       at::TensorOptions().dtype(host.scalar_type()));
+}
+
 // The host's memory is read when the stream runs the copy, as with page-locked memory.
 void from_host(const at::Tensor& host, const at::Tensor& into, bool late) {
   const std::lock_guard lock(device_mutex());
   const int stream = current_stream(into.device().index());
   const bool is_to_come = host_copies().has(host, /*writes=*/true, stream, /*now_writes=*/false);
   const auto sum = is_to_come ? std::nullopt : std::optional(sum_of_bytes(host));
-  run_late("copy from the host", {}, {into}, [host = host.detach(), sum, view = View(into)] {
+  run_late("copy from the host", {}, {into}, [host = kept_for_copy(host), sum, view = View(into)] {
     if (sum && sum_of_bytes(host) != *sum) {
       throw std::runtime_error("the host wrote to memory before it had been copied");
     }

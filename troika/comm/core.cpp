@@ -15,13 +15,9 @@ namespace troika::comm {
 
 namespace {
 
-bool on_device(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_cpu();
-}
-
 // Returns the request's tensor that is on a device, if any.
 const at::Tensor& on_device_of(const CallRequest& request) {
-  return on_device(request.input) ? request.input : request.output;
+  return is_on_device(request.input) ? request.input : request.output;
 }
 
 }  // namespace
@@ -53,7 +49,7 @@ Group::Core::~Core() {
   }
   {
     const std::lock_guard lock(mutex_);
-    closing_ = true;
+    calls_.closing = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -84,13 +80,13 @@ std::shared_ptr<Work::State> Group::Core::run_or_queue(CallRequest&& request, bo
   auto& fingerprint = request.call.fingerprint;
   std::unique_lock lock(mutex_);
   failure_.refuse_if_set();
-  fingerprint.sequence = next_sequence_++;
+  fingerprint.sequence = calls_.next_sequence++;
   const auto bytes = std::max(request.input.defined() ? request.input.nbytes() : 0,
                               request.output.defined() ? request.output.nbytes() : 0);
-  const bool at_once = !async && !busy_ && queue_.empty();
+  const bool at_once = !async && !calls_.busy && calls_.queue.empty();
   recorder_->queued(fingerprint, static_cast<int64_t>(bytes), at_once);
   if (at_once) {
-    busy_ = true;
+    calls_.busy = true;
     lock.unlock();
     std::exception_ptr failure;
     try {
@@ -100,34 +96,52 @@ std::shared_ptr<Work::State> Group::Core::run_or_queue(CallRequest&& request, bo
       fail(failure);
     }
     lock.lock();
-    busy_ = false;
-    const bool others = !queue_.empty();
+    calls_.busy = false;
+    const bool others = !calls_.queue.empty();
     lock.unlock();
     if (others) changed_.notify_all();
     if (failure) std::rethrow_exception(failure);
     return nullptr;
   }
-  if (const auto& tensor = on_device_of(request); on_device(tensor)) {
+  if (const auto& tensor = on_device_of(request); is_on_device(tensor)) {
     const c10::impl::VirtualGuardImpl device(tensor.device().type());
     request.ready.emplace(tensor.device().type());
     request.ready->record(device.getStream(tensor.device()));
   }
   auto state = std::make_shared<Work::State>();
-  queue_.push_back({std::move(request), state});
-  if (!thread_.joinable()) thread_ = std::thread([this] { run_queue(); });
+  calls_.queue.push_back({std::move(request), state});
+  start_thread();
   lock.unlock();
   changed_.notify_all();
   return state;
 }
 
+void Group::Core::start_thread() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { run_queue(); });
+}
+
 void Group::Core::run_queue() {
+  // How often it looks at calls that run on a device. Nobody waits for the result, but the tensors
+  // stay in memory until then.
+  constexpr std::chrono::microseconds kLook{200};
+  const auto has_call = [&] { return !calls_.busy && !calls_.queue.empty(); };
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return !busy_ && (closing_ || !queue_.empty()); });
-    if (queue_.empty()) return;
-    Queued next = std::move(queue_.front());
-    queue_.pop_front();
-    busy_ = true;
+    if (calls_.on_device.empty()) {
+      changed_.wait(lock, [&] {
+        return has_call() || !calls_.on_device.empty() || (calls_.closing && !calls_.busy);
+      });
+    } else {
+      changed_.wait_for(lock, kLook, has_call);
+      look_at_device(lock);
+    }
+    if (!has_call()) {
+      if (calls_.closing && calls_.queue.empty() && calls_.on_device.empty()) return;
+      continue;
+    }
+    Queued next = std::move(calls_.queue.front());
+    calls_.queue.pop_front();
+    calls_.busy = true;
     lock.unlock();
     const auto start = Clock::now();
     std::exception_ptr failure;
@@ -142,7 +156,7 @@ void Group::Core::run_queue() {
     }
     next.request = CallRequest();  // releases the tensors before the caller continues
     lock.lock();
-    busy_ = false;
+    calls_.busy = false;
     lock.unlock();
     next.state->finish(failure, Work::Times{start, Clock::now()}, std::move(end));
     lock.lock();
@@ -162,7 +176,7 @@ std::optional<c10::Event> Group::Core::run_beside(CallRequest& request) {
   request.ready->block(own);
   // The caller may release the tensors before the device has finished this work.
   for (const auto& tensor : {request.input, request.output}) {
-    if (on_device(tensor)) device.recordDataPtrOnStream(tensor.storage().data_ptr(), own);
+    if (is_on_device(tensor)) device.recordDataPtrOnStream(tensor.storage().data_ptr(), own);
   }
   run(request);
   std::optional<c10::Event> end(where.type());
@@ -174,27 +188,28 @@ void Group::Core::run(CallRequest& request) {
   Call& call = request.call;
   const int64_t sequence = call.fingerprint.sequence;
   const at::NoGradGuard no_grad;
+  const Deadline until = deadline();
   try {
     impl_->lifeline()->require_live(impl_->info().tag_space);
     impl_->lifeline()->require_present(impl_->info().id, sequence);
     const auto& tensor = request.input.defined() ? request.input : request.output;
-    const bool stays = impl_->info().takes_cuda && tensor.defined() && tensor.is_cuda();
+    const bool stays = tensor.defined() && tensor.device().type() == impl_->info().native_device;
     const auto device = stays ? tensor.device() : c10::Device(c10::kCPU);
     call.input = packed(request.input, device, true);
     call.output = packed(request.output, device, request.reads_output);
-    carry_out(call, deadline());
+    carry_out(call, until);
     if (request.writes_output && request.output.defined()) unpack(call.output, request.output);
     call.input = call.output = at::Tensor();
   } catch (const Error& error) {
     recorder_->ended(sequence, false);
-    throw explained(error, call.fingerprint.describe(), options_.timeout, [&](Deadline until) {
-      return impl_->lifeline()->missing(impl_->info().id, sequence, until);
+    throw explained(error, call.fingerprint.describe(), options_.timeout, [&](Deadline asking) {
+      return impl_->lifeline()->missing(impl_->info().id, sequence, asking);
     });
   } catch (...) {
     recorder_->ended(sequence, false);
     throw;
   }
-  recorder_->ended(sequence, true);
+  end_or_watch(call.fingerprint, until);
 }
 
 void Group::Core::carry_out(Call& call, Deadline deadline) {
@@ -203,7 +218,7 @@ void Group::Core::carry_out(Call& call, Deadline deadline) {
     impl_->verify_call(channel, call, deadline);
     if (impl_->try_native(call, deadline)) return;
   }
-  if (!on_device(call.input) && !on_device(call.output)) {
+  if (!is_on_device(call.input) && !is_on_device(call.output)) {
     return collectives_.run(channel, call, deadline);
   }
   // The back end cannot carry out this call on the device: copy over the host.
@@ -211,7 +226,7 @@ void Group::Core::carry_out(Call& call, Deadline deadline) {
   host.input = packed(call.input, c10::kCPU, true);
   host.output = packed(call.output, c10::kCPU, true);
   collectives_.run(channel, host, deadline);
-  if (call.output.defined()) call.output.copy_(host.output);
+  if (call.output.defined()) unpack(host.output, call.output);
 }
 
 Error Group::Core::explained(const Error& error, const std::string& what, Milliseconds waited,

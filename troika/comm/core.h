@@ -160,11 +160,32 @@ class Group::Core : public std::enable_shared_from_this<Core> {
     CallRequest request;
     std::shared_ptr<Work::State> state;
   };
+  // A call that has ended on the host and still runs on a device.
+  struct OnDevice {
+    CollectiveFingerprint fingerprint;
+    Deadline deadline;
+    std::unique_ptr<DeviceWork> work;
+  };
+  // The calls of this rank, in their order.
+  struct Calls {
+    int64_t next_sequence = 0;
+    std::deque<Queued> queue;
+    std::vector<OnDevice> on_device;
+    bool busy = false;  // a thread is running a call
+    bool closing = false;
+  };
 
   std::shared_ptr<Work::State> run_or_queue(CallRequest&& request, bool async);
   void run_queue();
   void run(CallRequest& request);
   std::optional<c10::Event> run_beside(CallRequest& request);
+  // Ends the record of a call, at once or, if the back end has queued it on a device, when the
+  // group's thread sees that the device has finished it.
+  void end_or_watch(const CollectiveFingerprint& fingerprint, Deadline deadline);
+  // Looks at the calls that run on a device, unlocks meanwhile, and fails the group if one of them
+  // has failed or is late. For the group's thread.
+  void look_at_device(std::unique_lock<std::mutex>& lock);
+  void start_thread();  // with mutex_ held
   // Returns true if the message was sent completely; false if nothing was sent.
   bool send_at_once(MessageFingerprint& fingerprint, int peer, const at::Tensor& data);
   std::shared_ptr<Message> begin_message(MessageFingerprint fingerprint, int peer, at::Tensor data);
@@ -191,14 +212,11 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   MessageCollectives collectives_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Queued> queue_;
-  int64_t next_sequence_ = 0;
-  bool busy_ = false;  // a thread is running a call
-  bool closing_ = false;
+  Calls calls_;  // guarded by mutex_
   KeptTransfers transfers_;
   FirstFailure failure_;
   std::atomic<int> next_of_any_ = 0;  // the rank that receive_any() checks first
-  std::thread thread_;                // started by the first asynchronous call
+  std::thread thread_;                // started by the first call that needs it
 };
 
 }  // namespace troika::comm

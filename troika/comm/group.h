@@ -45,8 +45,8 @@ class Work {
   void wait(Deadline deadline) const;
   bool done() const;
 
-  // The time in which this rank ran the collective, including the wait for other ranks. Empty
-  // unless the collective is done and the group's thread ran it asynchronously.
+  // The time in which this rank ran the collective on the host, including the wait for other ranks.
+  // Empty unless the collective is done and the group's thread ran it asynchronously.
   struct Times {
     Clock::time_point start;
     Clock::time_point end;

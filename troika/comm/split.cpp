@@ -117,8 +117,7 @@ Group Group::make_part(const std::vector<int>& members, int64_t id, uint32_t tag
                  .any_thread = whole.any_thread,
                  .receives_any = whole.receives_any,
                  .can_fail_alone = whole.can_fail_alone,
-                 .fails_alone = whole.fails_alone || options.fails_alone,
-                 .takes_cuda = false};
+                 .fails_alone = whole.fails_alone || options.fails_alone};
   for (size_t m = 0; m < members.size(); ++m) {
     const auto r = static_cast<size_t>(members[m]);
     if (members[m] == rank()) info.rank = static_cast<int>(m);

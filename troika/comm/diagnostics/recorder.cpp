@@ -103,12 +103,19 @@ void Recorder::start(const CollectiveFingerprint& fingerprint, Clock::time_point
 
 void Recorder::ended(int64_t sequence, bool well) {
   const std::lock_guard lock(mutex_);
-  running_ = false;
-  current_well_ = well;
+  if (sequence == current_) {
+    running_ = false;
+    current_well_ = well;
+  }
   if (auto* entry = find(sequence)) {
     entry->state = well ? CallState::finished : CallState::failed;
     entry->ended = Clock::now();
   }
+}
+
+void Recorder::left_on_device(int64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  if (sequence == current_) inside_ = 0;
 }
 
 RankStatus Recorder::status() const {

@@ -53,6 +53,9 @@ class Recorder {
   void queued(const CollectiveFingerprint& fingerprint, int64_t bytes, bool at_once);
   void started(const CollectiveFingerprint& fingerprint);
   void ended(int64_t sequence, bool well);
+  // A started call still runs on a device, and no thread is in it any more. ended() follows, maybe
+  // after later calls have been started.
+  void left_on_device(int64_t sequence);
 
   // Messages are not calls, and are numbered separately.
   MessageLog& messages() { return messages_; }
@@ -102,7 +105,7 @@ class Recorder {
   CollectiveFingerprint current_fingerprint_;
   bool running_ = false;
   bool current_well_ = false;  // ended without an error
-  uint64_t inside_ = 0;        // the thread that started the current call
+  uint64_t inside_ = 0;        // the thread in the current call; 0: it runs on a device
   uint64_t caller_ = this_thread();
 };
 

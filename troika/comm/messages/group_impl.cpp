@@ -172,6 +172,10 @@ bool GroupImpl::try_native(const Call&, Deadline) {
   return false;
 }
 
+std::unique_ptr<DeviceWork> GroupImpl::take_queued() {
+  return nullptr;
+}
+
 bool GroupImpl::run_within_node(Call, Deadline) {
   return false;
 }

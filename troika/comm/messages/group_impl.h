@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "troika/comm/call/call.h"
 #include "troika/comm/diagnostics/lifeline.h"
 #include "troika/comm/diagnostics/recorder.h"
+#include "troika/comm/messages/device_work.h"
 
 namespace troika::comm {
 
@@ -86,8 +88,8 @@ struct GroupInfo {
   // Whether a failure of this group ends only this group (NewGroupOptions::fails_alone). Inherited
   // by its parts.
   bool fails_alone = false;
-  // Whether try_native() accepts calls with buffers in CUDA memory.
-  bool takes_cuda = false;
+  // The type of device whose memory try_native() accepts.
+  c10::DeviceType native_device = c10::DeviceType::CPU;
 };
 
 // Returns the GroupInfo of a world whose ranks are all on one node.
@@ -148,8 +150,11 @@ class GroupImpl {
   // other message is due between ranks that differ.
   virtual void verify_call(Channel& channel, const Call& call, Deadline deadline);
   // Called after verify_call(). Carries out the whole call and returns true, or moves nothing and
-  // returns false. Returns the same on every rank.
+  // returns false. Returns the same on every rank. A call on a device may be only queued on the
+  // current stream when this returns; take_queued() then returns it.
   virtual bool try_native(const Call& call, Deadline deadline);
+  // Returns the work that the last try_native() has queued on a device, once; null if it was done.
+  virtual std::unique_ptr<DeviceWork> take_queued();
   // Carries out a call among the ranks of this rank's node, in their order and without messages,
   // and returns true; or moves nothing and returns false, the same for every call on every rank of
   // the group. The ranks of a node must make the same calls in the same order, and only inside

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -40,6 +41,8 @@ struct Connection {
 struct Task {
   Launch launch;
   compat::NcclWork work;
+  // Marks the end of everything that the call has queued.
+  at::cuda::CUDAEvent end = {};
 };
 
 // The host and port of rank 0's store. Sent as raw memory.
@@ -83,7 +86,7 @@ std::string line_of(const std::exception& error) {
 GroupInfo info_beside(const GroupImpl& host) {
   GroupInfo info = host.info();
   info.backend += "+nccl";
-  info.takes_cuda = true;
+  info.native_device = c10::kCUDA;
   // Messages of its parts are the host's messages under other tags, even if the host has its own
   // way for its own parts.
   info.can_fail_alone = false;
@@ -96,9 +99,9 @@ class NcclGroup : public GroupImpl {
       : GroupImpl(info_beside(*host), host->lifeline()), host_(std::move(host)) {}
 
   ~NcclGroup() override {
-    if (!connection_.group) return;
+    if (!connection().group) return;
     if (lifeline()->is_cut()) {
-      give_up();
+      give_up(nullptr);
       return;
     }
     // Time for the other ranks to close their group as well.
@@ -146,13 +149,15 @@ class NcclGroup : public GroupImpl {
     const c10::cuda::CUDAGuard device(buffer(call).device());
     try {
       connect(call.fingerprint, buffer(call).device(), deadline);
-      carry_out(call, deadline);
+      queued_ = queue(call, deadline);
     } catch (...) {
-      give_up();
+      give_up(nullptr);
       throw;
     }
     return true;
   }
+
+  std::unique_ptr<DeviceWork> take_queued() override { return std::move(queued_); }
 
   bool run_within_node(Call call, Deadline deadline) override {
     return host_->run_within_node(std::move(call), deadline);
@@ -165,8 +170,25 @@ class NcclGroup : public GroupImpl {
   }
 
  private:
+  // A call that NCCL carries out on the device.
+  class Queued : public DeviceWork {
+   public:
+    Queued(NcclGroup& group, std::shared_ptr<Task> task) : group_(group), task_(std::move(task)) {}
+    bool done() override {
+      // Also looks for errors of the connection.
+      if (!task_->work->isCompleted()) return false;
+      if (const auto failure = task_->work->exception()) group_.explain(failure);
+      return task_->end.query();
+    }
+    void give_up() override { group_.give_up(std::move(task_)); }
+
+   private:
+    NcclGroup& group_;
+    std::shared_ptr<Task> task_;
+  };
+
   void connect(const CollectiveFingerprint& fingerprint, c10::Device device, Deadline deadline) {
-    if (connection_.group) {
+    if (connection().group) {
       if (device == device_) return;
       throw Error("comm", ErrorKind::usage,
                   {.what = "a group's collectives must stay on one CUDA device",
@@ -197,13 +219,15 @@ class NcclGroup : public GroupImpl {
           made->group = compat::make_nccl_group(made->store, rank, size);
         },
         deadline);
-    connection_ = *made;
     device_ = device;
+    const std::lock_guard lock(mutex_);
+    connection_ = *made;
   }
 
-  // Gives the same results as the host, where halves are reduced in float32 and integer averages do
-  // not overflow; NCCL alone would round, or overflow, at each step.
-  void carry_out(const Call& call, Deadline deadline) {
+  // Queues the call on the current stream. Gives the same results as the host, where halves are
+  // reduced in float32 and integer averages do not overflow; NCCL alone would round, or overflow,
+  // at each step.
+  std::unique_ptr<DeviceWork> queue(const Call& call, Deadline deadline) {
     const bool average = reduces(call) && call.reduce_op == ReduceOp::average;
     const bool half = is_half(call.type);
     const bool widen = reduces(call) && (half || (average && at::isIntegralType(call.type, false)));
@@ -213,30 +237,29 @@ class NcclGroup : public GroupImpl {
       if (call.input.defined()) wide.input = call.input.to(type);
       wide.output = call.output.to(type);
     }
-    finish(launch_of(wide), deadline);
-    if (!average && !widen) return;
+    auto task = launch(launch_of(wide), deadline);
     if (average) divide(wide.output, size());
     if (widen) call.output.copy_(wide.output);
-    at::cuda::CUDAEvent finished;
-    finished.record();
-    await([&] { return finished.query(); }, deadline);
+    task->end.record();
+    return std::make_unique<Queued>(*this, std::move(task));
   }
 
-  // Returns when the work on the device is done.
-  void finish(Launch launch, Deadline deadline) {
+  // Returns when NCCL has queued the work, and the current stream waits for it.
+  std::shared_ptr<Task> launch(Launch launch, Deadline deadline) {
+    const auto group = connection().group;
+    if (!group) {
+      lifeline()->require_live();
+      throw Error("comm", ErrorKind::failure, {.what = "NCCL was given up after a failure"});
+    }
     const auto task = std::make_shared<Task>(Task{std::move(launch), {}});
-    under_way_ = task;
     run(
-        [task, group = connection_.group, stream = c10::cuda::getCurrentCUDAStream()] {
+        [task, group, stream = c10::cuda::getCurrentCUDAStream()] {
           const c10::cuda::CUDAStreamGuard guard(stream);
           task->work = task->launch(*group);
+          task->work->synchronize();
         },
         deadline);
-    await([&] { return task->work->isCompleted(); }, deadline);
-    if (const auto failure = task->work->exception()) explain(failure);
-    task->work->synchronize();
-    *task = {};  // releases the tensors before the caller continues
-    under_way_ = nullptr;
+    return task;
   }
 
   // Runs a call that may block, and waits for it until the deadline.
@@ -288,16 +311,26 @@ class NcclGroup : public GroupImpl {
     }
   }
 
-  // Aborts the work on the device. Runs outside of `worker_`, whose thread may be blocked.
-  void give_up() {
-    if (!connection_.group) return;
+  Connection connection() {
+    const std::lock_guard lock(mutex_);
+    return connection_;
+  }
+
+  // Aborts all work on the device, and releases the task. Runs outside of `worker_`, whose thread
+  // may be blocked. Any thread may call it, more than once.
+  void give_up(std::shared_ptr<Task> task) {
+    Connection connection;
+    {
+      const std::lock_guard lock(mutex_);
+      connection = std::exchange(connection_, {});
+    }
+    if (!connection.group && !task) return;
     constexpr Milliseconds kAbortTime{500};
     DetachableWorker aborting;
     aborting
-        .start([c = std::exchange(connection_, {}),
-                task = std::exchange(under_way_, nullptr)]() mutable {
-          compat::abort(*c.group);
-          task = nullptr;
+        .start([c = std::move(connection), t = std::move(task)]() mutable {
+          if (c.group) compat::abort(*c.group);
+          t = nullptr;
           c = {};
         })
         .wait_for(kAbortTime);
@@ -306,9 +339,10 @@ class NcclGroup : public GroupImpl {
   const std::shared_ptr<GroupImpl> host_;
   std::unique_ptr<DetachableWorker> worker_;  // this and the following exist after the first call
                                               // on CUDA tensors
-  Connection connection_;
+  std::mutex mutex_;
+  Connection connection_;  // guarded by mutex_
   c10::Device device_ = c10::kCUDA;
-  std::shared_ptr<Task> under_way_;
+  std::unique_ptr<DeviceWork> queued_;
 };
 
 }  // namespace

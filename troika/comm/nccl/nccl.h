@@ -21,7 +21,7 @@ namespace troika::comm::nccl {
 //
 // The ranks of a group connect at its first call on CUDA tensors. Each rank must keep to one device
 // and not share it. Calls are ordered after the work on the current stream, and return when they
-// are done on the device.
+// are queued there; the host does not wait for the device.
 std::shared_ptr<GroupImpl> beside(std::shared_ptr<GroupImpl> host);
 
 }  // namespace troika::comm::nccl
