@@ -17,8 +17,6 @@ namespace troika::pretend {
 
 namespace {
 
-constexpr auto kKey = c10::DispatchKey::PrivateUse1;
-
 using OptionalType = c10::optional<at::ScalarType>;
 using OptionalLayout = c10::optional<at::Layout>;
 using OptionalDevice = c10::optional<c10::Device>;
@@ -34,7 +32,7 @@ at::Tensor empty_memory_format(at::IntArrayRef sizes, OptionalType type, Optiona
                                c10::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pinned.value_or(false), "pretend device: only memory of the host is page-locked");
   const c10::OptionalDeviceGuard guard(device_or_current(device));
-  return at::detail::empty_generic(sizes, &allocator(), c10::DispatchKeySet(kKey), c10::dtype_or_default(type), format);
+  return at::detail::empty_generic(sizes, &allocator(), kKeys, c10::dtype_or_default(type), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, OptionalType type,

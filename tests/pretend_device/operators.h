@@ -2,13 +2,24 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
 
 #include <string>
 #include <vector>
 
 #include "tests/pretend_device/memory.h"
+#include "troika/compat/torch.h"
 
 namespace troika::pretend {
+
+// The key of autocast for tensors of the device. LibTorch 1.13 has none for PrivateUse1, but knows
+// that of XPU, for which it has no kernels (compat/autocast.h).
+#if TROIKA_TORCH_VERSION >= 204
+inline constexpr auto kAutocastKey = c10::DispatchKey::AutocastPrivateUse1;
+#else
+inline constexpr auto kAutocastKey = c10::DispatchKey::AutocastXPU;
+#endif
+inline constexpr c10::DispatchKeySet kKeys{c10::DispatchKey::PrivateUse1, kAutocastKey};
 
 inline bool is_on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == c10::kPrivateUse1;

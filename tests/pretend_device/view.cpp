@@ -39,8 +39,7 @@ Access View::access(bool writes) const {
 at::Tensor empty(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type,
                  c10::Device device) {
   const c10::OptionalDeviceGuard guard(device);
-  return at::detail::empty_strided_generic(
-      sizes, strides, &allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type);
+  return at::detail::empty_strided_generic(sizes, strides, &allocator(), kKeys, type);
 }
 
 void run_late(const std::string& name, const std::vector<at::Tensor>& reads,

@@ -16,6 +16,9 @@ void set_autocast(c10::DeviceType device, const AutocastState& state) {
   if (device == c10::DeviceType::CPU) {
     at::autocast::set_autocast_cpu_dtype(state.type);
     at::autocast::set_cpu_enabled(state.enabled);
+  } else if (device == c10::DeviceType::PrivateUse1) {
+    at::autocast::set_autocast_xpu_dtype(state.type);
+    at::autocast::set_xpu_enabled(state.enabled);
   } else {
     at::autocast::set_autocast_gpu_dtype(state.type);
     at::autocast::set_enabled(state.enabled);
@@ -31,6 +34,9 @@ AutocastState autocast_state(c10::DeviceType device) {
 #else
   if (device == c10::DeviceType::CPU) {
     return {at::autocast::is_cpu_enabled(), at::autocast::get_autocast_cpu_dtype()};
+  }
+  if (device == c10::DeviceType::PrivateUse1) {
+    return {at::autocast::is_xpu_enabled(), at::autocast::get_autocast_xpu_dtype()};
   }
   return {at::autocast::is_enabled(), at::autocast::get_autocast_gpu_dtype()};
 #endif

@@ -14,7 +14,9 @@ struct AutocastState {
   bool operator==(const AutocastState&) const = default;
 };
 
-// Returns this thread's state for tensors on CPU or CUDA.
+// Returns this thread's state for tensors on the CPU, CUDA or PrivateUse1. LibTorch 1.13 has no
+// autocast for PrivateUse1; there, PrivateUse1 has the state of XPU, and a device of this type that
+// supports autocast gives its tensors the dispatch key AutocastXPU.
 AutocastState autocast_state(c10::DeviceType device);
 
 // Returns the dtype in which autocast computes a matrix product of this tensor: the tensor's own if
