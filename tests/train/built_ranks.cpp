@@ -1,6 +1,8 @@
 // built_ranks RANKS WHAT: tests, on the ranks that a launcher started, models that ranks build as
 // shards and never hold whole.
 //   values: zero3 on such a model has, to the bit, the values of one that was made whole on rank 0.
+//   stages: a rank of a pipeline makes its own stages only, with the values, to the bit, of a model
+//     that was made whole on rank 0, in the memory of its stages and one block.
 //   large save FOLDER | load FOLDER: a GPT of 300 M parameters. `save` trains two steps, writes a
 //     checkpoint, and checks that the start takes at most 1.1 times the memory of a step; `load`
 //     reads it on this number of ranks, and checks that all bits are those that were saved.
@@ -23,6 +25,7 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/pipeline/left_out.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/options/checkpoint_options.h"
 #include "troika/train/options/resolve_plan.h"
@@ -101,6 +104,67 @@ void expect_values(const comm::Group& group) {
         }
       }
     }
+  }
+}
+
+int64_t bytes_of(const checkpoint::NamedTensors& tensors) {
+  int64_t sum = 0;
+  for (const auto& [name, tensor] : tensors) sum += static_cast<int64_t>(tensor.nbytes());
+  return sum;
+}
+
+int64_t largest_block(const Task& task) {
+  int64_t most = 0;
+  for (const auto& block : task.blocks().blocks()) {
+    most = std::max(most, bytes_of(task.blocks().owned_state(block)));
+  }
+  return most;
+}
+
+// Each rank has its own seed; rank 0's counts.
+void expect_stages(const comm::Group& group) {
+  for (const int zero : {0, 3}) {
+    auto options = options_for(false);
+    options.model.width = 256;
+    options.optimizer.name = "sgd";  // has no states
+    options.optimizer.momentum = 0;
+    options.trainer.strategy = "1f1b";
+    options.zero.stage = zero;
+    options.mesh.pipeline = zero == 0 ? group.size() : std::max(2, group.size() / 2);
+    options.comm.bucket_megabytes = options.comm.first_bucket_megabytes = 1;
+    torch::manual_seed(static_cast<uint64_t>(1 + group.rank()));
+    const int64_t before = memory::live();
+    memory::restart_peak();
+    Built parts(options, group, false);
+    const int64_t peak = memory::peak() - before, live = memory::live() - before;
+    torch::manual_seed(1);
+    Built whole(options, group, true);
+    whole.engine->make_whole();
+    parts.engine->make_whole();  // of the stages alone
+    const auto expected = nn::named_state(whole.task->module());
+    checkpoint::NamedTensors own;
+    int64_t all = 0;
+    const auto found = nn::named_state(parts.task->module());
+    for (size_t i = 0; i < found.size(); ++i) {
+      const auto& [name, tensor] = found[i];
+      all += static_cast<int64_t>(expected[i].second.nbytes());
+      if (parallel::is_left_out(tensor)) continue;
+      own.push_back(found[i]);
+      EXPECT_TRUE(tensor.equal(expected[i].second)) << name << " with zero " << zero;
+    }
+    const int64_t stage = bytes_of(own), block = largest_block(*whole.task);
+    std::printf(
+        "rank %d of %d, zero %d: %s of %s; tensors take at most %s while they are made (a block "
+        "%s), %s then\n",
+        group.rank(), group.size(), zero, human_bytes(static_cast<double>(stage)).c_str(),
+        human_bytes(static_cast<double>(all)).c_str(),
+        human_bytes(static_cast<double>(peak)).c_str(),
+        human_bytes(static_cast<double>(block)).c_str(),
+        human_bytes(static_cast<double>(live)).c_str());
+    EXPECT_LT(stage, all * 3 / 4);
+    EXPECT_LE(peak, stage + block);
+    const int64_t sharing = group.size() / options.mesh.pipeline;
+    EXPECT_LE(live, stage / (zero == 3 ? sharing : 1) + all / 50);
   }
 }
 
@@ -195,10 +259,14 @@ int main(int argc, char** argv) {
   using namespace troika;
   compat::count_tensor_memory();
   return train::main_of_ranks(argc, argv,
-                              "built_ranks RANKS values|(large|small) (save|load) FOLDER",
+                              "built_ranks RANKS values|stages|(large|small) (save|load) FOLDER",
                               [](const comm::Group& group, const std::vector<std::string>& more) {
                                 if (more == std::vector<std::string>{"values"}) {
                                   train::expect_values(group);
+                                  return true;
+                                }
+                                if (more == std::vector<std::string>{"stages"}) {
+                                  train::expect_stages(group);
                                   return true;
                                 }
                                 if (more.size() != 3 || (more[0] != "large" && more[0] != "small"))

@@ -12,11 +12,13 @@ class PipelineCheckpoint : public PipelinedRuns {};
 
 // Stopped in the middle of an epoch, and resumed.
 TEST_F(PipelineCheckpoint, GoesOnAsIfItHadNotStopped) {
-  for (const std::string schedule : {"1f1b", "zb-v"}) {
+  for (const int zero : {0, 1, 3}) {
+    const std::string schedule = zero == 1 ? "zb-v" : "1f1b";
     auto options = pipelined(schedule, 4);
     options.mesh.pipeline = 2;
+    options.zero.stage = zero;
     const auto whole = fit(options, 4, "gpt");
-    options.run.folder = (folder_ / ("cut-" + schedule)).string();
+    options.run.folder = (folder_ / fmt::format("cut-{}", zero)).string();
     options.trainer.max_steps = 2;
     fit(options, 4, "gpt");
     options.trainer.max_steps = -1;
@@ -24,7 +26,7 @@ TEST_F(PipelineCheckpoint, GoesOnAsIfItHadNotStopped) {
     const auto resumed = fit(options, 4, "gpt");
     EXPECT_EQ(resumed.summary.steps, whole.summary.steps);
     for (const auto& [name, tensor] : whole.state) {
-      EXPECT_TRUE(resumed.state.at(name).equal(tensor)) << name << ", " << schedule;
+      EXPECT_TRUE(resumed.state.at(name).equal(tensor)) << name << ", zero " << zero;
     }
     EXPECT_EQ(resumed.summary.train_loss, whole.summary.train_loss);
     EXPECT_EQ(resumed.summary.validation_loss, whole.summary.validation_loss);
@@ -57,6 +59,8 @@ TEST_F(PipelineCheckpoint, CheckpointsBelongToTheModel) {
   struct Layout {
     std::string strategy;
     int ranks, stages;
+    int zero = 0;
+    std::string mesh = {};
   };
   auto options = pipelined("zb-v", 4);
   options.run.folder = (folder_ / "first").string();
@@ -66,14 +70,18 @@ TEST_F(PipelineCheckpoint, CheckpointsBelongToTheModel) {
   const auto expected = kept(latest);
   ASSERT_GT(expected.size(), 100u);
   int number = 0;
-  for (const auto& [strategy, ranks, stages] :
-       {Layout{"1f1b", 2, 2}, Layout{"ddp", 1, -1}, Layout{"ddp", 2, -1}, Layout{"gpipe", 4, 2},
-        Layout{"zero2", 2, -1}, Layout{"zb-v", 4, 4}}) {
+  for (const auto& [strategy, ranks, stages, zero, mesh] :
+       {Layout{"1f1b", 2, 2}, Layout{"ddp", 1, -1}, Layout{"1f1b", 4, 2, 3}, Layout{"ddp", 2, -1},
+        Layout{"gpipe", 4, 2}, Layout{"zero2", 2, -1}, Layout{"zb-v", 4, 2, 1},
+        Layout{"1f1b", 4, -1, 0, "pipeline=3 data=2-1-1"}, Layout{"1f1b", 6, 3, 2},
+        Layout{"zb-v", 4, 4}}) {
     auto next = options_;
     next.run.folder = (folder_ / fmt::format("next-{}", ++number)).string();
     next.trainer.strategy = strategy;
     next.trainer.accumulate_grad_batches = 4;
     next.mesh.pipeline = stages;
+    next.mesh.axes = mesh;
+    next.zero.stage = zero;
     next.trainer.max_steps = 3;
     next.trainer.ckpt_path = latest.string();
     latest = folder_ / fmt::format("passed-on-{}", number);
@@ -106,13 +114,22 @@ TEST_F(PipelineCheckpoint, GoesOnWithAStepThatAnotherStrategyLeft) {
   const auto whole = fit(accumulating(4), 2, "gpt", [&](Trainer& trainer, Task&) {
     trainer.add(std::make_shared<SavesInAStep>(left));
   });
-  for (const std::string schedule : {"1f1b", "zb-v"}) {
+  const auto go_on = [&](const std::string& schedule, int ranks, const std::string& mesh,
+                         int zero) {
     auto options = pipelined(schedule, 4);
+    options.mesh.axes = mesh;
+    options.zero.stage = zero;
     options.trainer.ckpt_path = left.string();
-    const auto course = fit(options, 2, "gpt");
+    const auto course = fit(options, ranks, "gpt");
     EXPECT_EQ(course.summary.steps, whole.summary.steps);
-    expect_close(course.state, whole.state, schedule);
-  }
+    expect_close(course.state, whole.state, schedule + " on " + mesh);
+  };
+  go_on("1f1b", 2, "pipeline=2", 0);
+  go_on("zb-v", 2, "pipeline=2", 0);
+  go_on("1f1b", 4, "pipeline=2 data=2", 2);
+  go_on("1f1b", 4, "pipeline=2 data=2", 3);
+  // One of the replicas has only the gradient from before.
+  go_on("gpipe", 4, "pipeline=2 data=1-3", 0);
 }
 
 }  // namespace

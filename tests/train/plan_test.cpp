@@ -203,10 +203,15 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
   EXPECT_EQ(refused(cut, 4), "none");
   auto uneven = on("pipeline=2 data=2-1");
   uneven.schedule = "gpipe";
-  EXPECT_THAT(refused(uneven, 3), HasSubstr("stages with different numbers of replicas"));
+  EXPECT_EQ(refused(uneven, 3), "none");
   auto sharded = cut;
   sharded.exchange = {.method = ExchangeMethod::zero, .zero_stage = 1};
-  EXPECT_THAT(refused(sharded, 4), HasSubstr("replicas of a pipeline average gradients"));
+  EXPECT_EQ(refused(sharded, 4), "none");
+  auto local = cut;
+  local.exchange.method = ExchangeMethod::local_steps;
+  EXPECT_THAT(refused(local, 4),
+              HasSubstr("replicas of a pipeline average gradients in each step; got "
+                        "exchange.method local_steps"));
   auto compressed = cut;
   compressed.compression.codec = "topk";
   EXPECT_THAT(refused(compressed, 4),

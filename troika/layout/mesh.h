@@ -52,6 +52,10 @@ class Mesh {
   // Returns the size of the data axis in this pipeline stage.
   int replicas(int stage) const;
   bool has_uneven_stages() const { return !replicas_.empty(); }
+  // Returns the number of parts into which the samples of a micro-batch are divided: the size of
+  // the data axis or, if stages have different numbers of replicas, 1, because these replicas share
+  // whole micro-batches.
+  int sample_shares() const { return has_uneven_stages() ? 1 : size(Axis::data); }
 
   // Inverses of each other. Throw CheckError for arguments outside of the mesh.
   Coordinates coordinates(int rank) const;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -235,7 +236,13 @@ std::string Plan::text() const {
 
 int64_t Plan::sharing_ranks() const {
   if (exchange.method != ExchangeMethod::zero) return 1;
-  return exchange.zero_group > 0 ? exchange.zero_group : mesh.size(Axis::data);
+  if (exchange.zero_group > 0) return exchange.zero_group;
+  if (!mesh.has_uneven_stages()) return mesh.size(Axis::data);
+  int64_t most = 1;
+  for (int stage = 0; stage < mesh.size(Axis::pipeline); ++stage) {
+    most = std::max<int64_t>(most, mesh.replicas(stage));
+  }
+  return most;
 }
 
 void Plan::verify() const {
@@ -248,7 +255,12 @@ void Plan::verify() const {
     refuse("exchange.zero_group of exchange.method " + std::string(method_name(exchange.method)),
            std::to_string(exchange.zero_group), "0");
   }
-  if (is_zero && mesh.size(Axis::data) % sharing_ranks() != 0) {
+  if (is_zero && exchange.zero_group > 0 && mesh.has_uneven_stages()) {
+    refuse("exchange.zero_group of stages with different numbers of replicas",
+           fmt::format("{} ranks of mesh {}", exchange.zero_group, mesh.text()),
+           "0: all replicas of a stage");
+  }
+  if (is_zero && !mesh.has_uneven_stages() && mesh.size(Axis::data) % sharing_ranks() != 0) {
     refuse("groups of ranks that shard a model",
            fmt::format("{} ranks in each", exchange.zero_group),
            fmt::format("a divisor of {}, the ranks of the data axis", mesh.size(Axis::data)));

@@ -106,7 +106,8 @@ struct Plan {
   bool holds_all_states() const {
     return exchange.method == ExchangeMethod::all_reduce && mesh.size(Axis::pipeline) == 1;
   }
-  // Returns the number of ranks that share one copy of the model; 1 without ZeRO.
+  // Returns the number of ranks that share one copy of the model, or of a stage; 1 without ZeRO. If
+  // stages have different numbers of replicas, it is that of the stage with most.
   int64_t sharing_ranks() const;
 
   bool operator==(const Plan&) const = default;

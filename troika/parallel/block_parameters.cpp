@@ -113,15 +113,12 @@ void BlockParameters::enter(const BlockOrder::Stop& stop) {
 }
 
 void BlockParameters::gather_all() {
-  for (size_t b = 0; b < bucket_count_; ++b) shards_->start_gather(b);
-  for (size_t b = 0; b < bucket_count_; ++b) shards_->wait(b);
+  shards_->gather_all();
   all_ = true;
 }
 
 void BlockParameters::release_all() {
-  for (size_t b = 0; b < bucket_count_; ++b) {
-    if (shards_->is_releasable(b)) shards_->release(b);
-  }
+  shards_->release_all();
   all_ = false;
 }
 

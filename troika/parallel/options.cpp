@@ -53,10 +53,15 @@ void add_options(config::Table& table, HorovodOptions& options) {
 }
 
 void add_options(config::Table& table, ZeroOptions& options) {
+  table.add("zero.stage", &options.stage,
+            "of pipelines: what the replicas of a stage share out among them, 1: optimizer states, "
+            "2: gradients, too, 3: parameters, too; 0: nothing",
+            config::between(int64_t{0}, int64_t{3}));
   table.add(
       "zero.group_size", &options.group_size,
-      "zero1, zero2 and zero3: number of consecutive ranks over which the model is sharded; each "
-      "group of this size has the whole model; 0: all ranks, with hybrid_shard those of a node",
+      "zero1, zero2, zero3 and zero.stage: number of consecutive ranks over which the model is "
+      "sharded; each group of this size has the whole model; 0: all ranks, with hybrid_shard those "
+      "of a node",
       count_from(0));
 }
 
@@ -80,6 +85,10 @@ void add_options(config::Table& table, DiLoCoOptions& options) {
 }
 
 void add_options(config::Table& table, MeshOptions& options) {
+  table.add(
+      "mesh.axes", &options.axes,
+      "of pipelines, in place of mesh.pipeline and mesh.data: both axes, also with one number "
+      "of replicas for each rank of the pipeline, as pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
             "pipelines: number of ranks that the model's stages are spread over; -1: the ranks "
             "that mesh.data leaves",

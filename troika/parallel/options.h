@@ -25,6 +25,7 @@ struct HorovodOptions {
 
 // Section [zero].
 struct ZeroOptions {
+  int64_t stage = 0;  // of pipelines; the strategies zero1, zero2 and zero3 have their own
   int64_t group_size = 0;
 };
 
@@ -37,6 +38,7 @@ struct LocalSgdOptions {
 // Section [mesh]: sizes of axes. -1: the ranks that the other axis leaves; if both are -1, all
 // ranks are on the pipeline axis.
 struct MeshOptions {
+  std::string axes = {};  // the text form of a layout::Mesh, in place of the sizes; empty: none
   int64_t pipeline = -1;
   int64_t data = -1;
 };

@@ -136,6 +136,17 @@ void ParameterShards::release(size_t bucket) {
   flat.is_whole = false;
 }
 
+void ParameterShards::gather_all() {
+  for (size_t b = 0; b < flats_.size(); ++b) start_gather(b);
+  for (size_t b = 0; b < flats_.size(); ++b) wait(b);
+}
+
+void ParameterShards::release_all() {
+  for (size_t b = 0; b < flats_.size(); ++b) {
+    if (flats_[b].releasable) release(b);
+  }
+}
+
 void ParameterShards::take_parameters() {
   const at::NoGradGuard no_grad;
   for (Flat& flat : flats_) {

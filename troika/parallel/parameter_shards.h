@@ -54,6 +54,9 @@ class ParameterShards {
   void wait(size_t bucket);
   // Releases a releasable bucket, after waiting for a gather in progress.
   void release(size_t bucket);
+  // The same for all buckets. gather_all() blocks.
+  void gather_all();
+  void release_all();
   // Gathers all buckets that are whole again, from the ranks' current blocks. Blocks.
   void refresh();
 

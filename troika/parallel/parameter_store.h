@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "troika/layout/box.h"
@@ -38,8 +39,10 @@ class ParameterStore {
   // Returns tensors that together hold the gradients of parameters(). Valid after
   // finish_backward().
   virtual std::vector<at::Tensor> gradients() const;
-  // Returns the part of gradients() that counts for norms: without the gradients of parameters that
-  // another rank owns.
+  // Whether this rank's copy of a parameter counts in sums over the model: not if another rank owns
+  // the parameter.
+  virtual bool counts(const std::string& /*name*/) const { return true; }
+  // Returns the part of gradients() that counts for norms.
   virtual std::vector<at::Tensor> counted_gradients() const { return gradients(); }
   // Returns the reducer over the ranks that together own the model. It lives as long as this
   // object.
@@ -61,6 +64,9 @@ class ParameterStore {
   // shards_parameters(), parameters that are not present now are gathered by the next forward pass
   // or by synchronize_replicas(). Blocks.
   virtual void spread_parameters() {}
+  // Makes all parameters of the module present for the passes of one step. Needed only if
+  // shards_parameters() and the parameters are not gathered by forward passes. Blocks.
+  virtual void gather_parameters() {}
   // Makes parameters and buffers the same bits on all ranks, for validation, checkpoints of the
   // module and the end of training. Does nothing where they are equal already. Blocks.
   virtual void synchronize_replicas() = 0;

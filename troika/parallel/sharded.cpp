@@ -30,6 +30,9 @@ void require_possible(const ShardedOptions& options) {
     refuse("stage " + std::to_string(options.stage), "1, 2 or 3");
   }
   if (options.values && options.stage < 3) refuse("a module without values", "one, or stage 3");
+  if (options.gathers_at_once && options.stage < 3) {
+    refuse(fmt::format("parameters that are gathered in stage {}", options.stage), "stage 3");
+  }
   if (ddp.hook || ddp.codec.name != "none") {
     refuse(ddp.hook ? "a hook" : "codec " + ddp.codec.name, "none");
   }
@@ -47,6 +50,10 @@ nn::Model& model_of(torch::nn::Module& module) {
   }
   model->verify();
   return *model;
+}
+
+bool gathers_blocks(const ShardedOptions& options) {
+  return options.stage == 3 && !options.gathers_at_once;
 }
 
 bool is_hybrid(const comm::Group& group, const ShardedOptions& options) {
@@ -78,8 +85,8 @@ ReducerOptions reducer_options(const ShardedOptions& options, torch::nn::Module&
           .first_bucket_bytes = ddp.first_bucket_bytes,
           .find_unused_parameters = ddp.find_unused_parameters,
           .static_graph = ddp.static_graph,
-          .buckets = options.stage == 3 ? buckets_of_blocks(model_of(module))
-                                        : std::vector<std::vector<std::string>>(),
+          .buckets = gathers_blocks(options) ? buckets_of_blocks(model_of(module))
+                                             : std::vector<std::vector<std::string>>(),
           .keeps = options.stage == 1 ? Keeps::own_block : Keeps::own_block_only,
           .shard_multiple = options.shard_multiple,
           .copies = copies,
@@ -120,7 +127,7 @@ Sharded::Sharded(torch::nn::Module& module, comm::Group group, const ShardedOpti
   }
   shards_ = std::make_unique<ParameterShards>(sharing_, reducer_->slots(), reducer_->buckets(),
                                               releasable, values, kept);
-  if (options_.stage < 3) return;
+  if (!gathers_blocks(options_)) return;
   blocks_ = std::make_shared<BlockParameters>(model_of(module_), reducer_->slots(), *shards_);
   gathering_ = nn::WrapperGuard(model_of(module_), blocks_);
 }
@@ -136,6 +143,15 @@ std::vector<optim::Parameter> Sharded::parameters() const {
 void Sharded::spread_parameters() {
   if (blocks_ && !blocks_->has_all()) blocks_->release_all();
   shards_->refresh();
+}
+
+void Sharded::gather_parameters() {
+  if (blocks_) return;  // before each block
+  shards_->gather_all();
+}
+
+void Sharded::release_parameters() {
+  blocks_ ? blocks_->release_all() : shards_->release_all();
 }
 
 void Sharded::OverShards::sum(const at::Tensor& numbers, std::string_view label) const {
@@ -172,7 +188,7 @@ void Sharded::finish_backward() {
     watch_ = nn::ModuleWatch(module_);
   }
   reducer_->finish();
-  if (blocks_) blocks_->release_all();
+  release_parameters();
   shards_->take_gradients();
   const int root = std::exchange(buffers_from_, 0);
   if (options_.data_parallel.broadcast_buffers) {
@@ -193,13 +209,13 @@ bool Sharded::set_syncing(bool syncing) {
 
 void Sharded::step_by(const std::function<void()>& update) {
   update();
-  if (blocks_) blocks_->release_all();
+  release_parameters();
   const TraceSpan span(options_.data_parallel.trace, "compute", "parameters");
   shards_->refresh();
 }
 
 void Sharded::synchronize_replicas() {
-  if (blocks_) blocks_->gather_all();
+  blocks_ ? blocks_->gather_all() : shards_->gather_all();
   if (!options_.data_parallel.broadcast_buffers) {
     broadcast_packed(group_, module_.buffers(), 0, "module buffers");
   }

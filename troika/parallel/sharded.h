@@ -35,6 +35,10 @@ struct ShardedOptions {
   // Stage 3: a block with fewer elements keeps its parameters in full, since small messages cost as
   // much as larger ones.
   int64_t keep_elements = 10'000;
+  // Stage 3: gather_parameters() gathers all parameters at once, and finish_backward() releases
+  // them. For any module, such as a stage of a pipeline, whose passes need all of its parameters in
+  // each micro-batch.
+  bool gathers_at_once = false;
   // codec, hook and bucket_order must not be set.
   DataParallelOptions data_parallel = {};
   // Stage 3: makes the values of a module that has none yet, parameter by parameter; each rank
@@ -68,6 +72,9 @@ struct ShardedOptions {
 // bytes of an all-reduce, and a rank holds 16 psi / d bytes (section 7.2.2), besides two blocks.
 // Blocks that nn::recompute() recomputes in segments are gathered for the recomputation as well.
 //
+// With ShardedOptions::gathers_at_once, parameters are present from gather_parameters() to the next
+// finish_backward() or step(), and a step gathers each of them once, for all of its micro-batches.
+//
 // Between synchronize_replicas() and the next forward pass that keeps a graph, all parameters are
 // present, for validation and checkpoints. At all other times, from construction on, parameters of
 // blocks that do not run have no memory, and reading them is undefined. During that time all ranks
@@ -92,16 +99,17 @@ class Sharded : public Exchange {
   // Checks and copies as DataParallel's constructor does. Parameters move to other memory, bucket
   // by bucket; stage 3 frees the original memory at the same time, so construction takes the memory
   // of one bucket besides the model. With ShardedOptions::values it takes memory for this rank's
-  // shards and one parameter. Throws Error(usage) for stage 3 of a module that is not a nn::Model.
-  // Blocks.
+  // shards and one parameter. Throws Error(usage) for stage 3 of a module that is not a nn::Model,
+  // unless it gathers at once. Blocks.
   Sharded(torch::nn::Module& module, comm::Group group, const ShardedOptions& options);
   ~Sharded() override;
 
   std::vector<optim::Parameter> parameters() const override;
   // True in stage 3.
-  bool shards_parameters() const override { return blocks_ != nullptr; }
+  bool shards_parameters() const override { return options_.stage == 3; }
   const GroupReducer& reducer() const override { return over_shards_; }
   void spread_parameters() override;
+  void gather_parameters() override;
 
   // Throws Error(usage) in stage 3 if a rank has no weight.
   bool begin_step(double weight) override;
@@ -134,6 +142,8 @@ class Sharded : public Exchange {
     const Sharded& sharded_;
   };
 
+  void release_parameters();
+
   torch::nn::Module& module_;
   nn::ModuleWatch watch_;
   comm::Group group_;
@@ -143,8 +153,8 @@ class Sharded : public Exchange {
   const OverShards over_shards_{*this};
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<ParameterShards> shards_;
-  std::shared_ptr<BlockParameters> blocks_;  // stage 3 only
-  nn::WrapperGuard gathering_;               // stage 3 only
+  std::shared_ptr<BlockParameters> blocks_;  // stage 3 block by block only
+  nn::WrapperGuard gathering_;               // the same
   int buffers_from_ = 0;  // the rank whose buffers are broadcast at the end of this step
 };
 

@@ -11,6 +11,7 @@
 #include "troika/checkpoint/index.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/pipeline/left_out.h"
 #include "troika/parallel/replicas.h"
 #include "troika/train/engine/random_state.h"
 #include "troika/train/loop/evaluation_loop.h"
@@ -47,6 +48,20 @@ std::vector<std::vector<int64_t>> gather_layouts(const comm::Group& group,
 std::string describe(const std::vector<int64_t>& layout) {
   return fmt::format("{} [{}]", c10::toString(static_cast<at::ScalarType>(layout[1])),
                      fmt::join(layout.begin() + 2, layout.end(), ", "));
+}
+
+// A pipeline that made its stages without the whole model leaves each rank with its own stages.
+void require_values(RunMode mode, torch::nn::Module& module, const std::string& ckpt) {
+  if (!parallel::lacks_tensors(module)) return;
+  if (ckpt.empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("cannot {} the model that a pipeline has trained",
+                                     run_mode_name(mode)),
+                 .got = "a rank that has only its own stages",
+                 .expected = "a checkpoint, as last",
+                 .hint = "or a task that was made with its values, which fit() leaves whole"});
+  }
+  parallel::give_left_out_memory(module);
 }
 
 // Logs errors of teardown(): the error that came before matters more.
@@ -93,6 +108,7 @@ void Trainer::evaluate(RunMode mode, Task& task, const data::Dataset& dataset,
   const Placement placement = Placement::of(options_, group_);
   seed_everything(options_, group_);
   task.make_values();
+  require_values(mode, task.module(), ckpt);
   placement.place(task.module());
   load_weights(mode, task, ckpt);
   // The mesh has a data axis only: the module is whole on every rank.

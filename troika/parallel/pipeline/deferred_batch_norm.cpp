@@ -7,7 +7,8 @@
 
 namespace troika::parallel {
 
-DeferredBatchNorm::DeferredBatchNorm(torch::nn::Module& module) {
+DeferredBatchNorm::DeferredBatchNorm(torch::nn::Module& module, comm::Group sharing)
+    : sharing_(std::move(sharing)) {
   for (const auto& child : module.modules(/*include_self=*/false)) {
     auto norm = std::dynamic_pointer_cast<nn::BatchNormImpl>(child);
     if (!norm || norm->training() || !norm->options.track_running_stats()) continue;
@@ -39,8 +40,28 @@ at::Tensor DeferredBatchNorm::normalise(Layer& layer, const at::Tensor& input) c
   return output;
 }
 
+void DeferredBatchNorm::merge() {
+  if (sharing_.size() == 1 || layers_.empty()) return;
+  std::vector<double> counts;
+  for (const auto& layer : layers_) counts.push_back(layer->count);
+  const auto all = at::tensor(counts, at::kDouble);
+  sharing_.all_reduce(all, comm::ReduceOp::sum, {.label = "counts of batch norms"}).wait();
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    auto& [norm, count, sum] = *layers_[i];
+    count = all[static_cast<int64_t>(i)].item<double>();
+    if (count == 0) continue;
+    // A rank without micro-batches in this step has no sums.
+    if (!sum.defined()) {
+      sum = at::zeros({2, norm->running_mean.numel()},
+                      norm->running_mean.options().dtype(at::kDouble));
+    }
+    sharing_.all_reduce(sum, comm::ReduceOp::sum, {.label = "sums of batch norms"}).wait();
+  }
+}
+
 void DeferredBatchNorm::update() {
   const at::NoGradGuard no_grad;
+  merge();
   for (const auto& layer : layers_) {
     const double count = std::exchange(layer->count, 0);
     if (count == 0) continue;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "troika/comm/group.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -18,13 +20,15 @@ namespace troika::parallel {
 
 // Has the nn::BatchNorm layers of a module normalise each micro-batch by its own statistics, and
 // update their running statistics once a step, by the mean and the unbiased variance over all
-// micro-batches of this rank (Huang et al. 2019, arXiv 1811.06965, section 2.2). Layers that have
-// another training function (nn::BatchNormImpl::set_training()) and layers of LibTorch are left
-// alone: the latter update theirs with each micro-batch.
+// micro-batches of this rank and of the other ranks of a group (Huang et al. 2019, arXiv
+// 1811.06965, section 2.2). Layers that have another training function
+// (nn::BatchNormImpl::set_training()) and layers of LibTorch are left alone: the latter update
+// theirs with each micro-batch.
 class DeferredBatchNorm {
  public:
-  // The module must outlive this object, whose destructor restores the layers.
-  explicit DeferredBatchNorm(torch::nn::Module& module);
+  // `sharing` are the ranks that share the micro-batches of a step, this one included. The module
+  // must outlive this object, whose destructor restores the layers.
+  DeferredBatchNorm(torch::nn::Module& module, comm::Group sharing);
   ~DeferredBatchNorm();
   DeferredBatchNorm(const DeferredBatchNorm&) = delete;
   DeferredBatchNorm& operator=(const DeferredBatchNorm&) = delete;
@@ -42,7 +46,8 @@ class DeferredBatchNorm {
     DeferredBatchNorm& layers_;
   };
 
-  // Updates the running statistics by the forward passes since the last call.
+  // Updates the running statistics by the forward passes since the last call. Called by all ranks
+  // of the group; blocks.
   void update();
 
  private:
@@ -53,7 +58,10 @@ class DeferredBatchNorm {
   };
 
   at::Tensor normalise(Layer& layer, const at::Tensor& input) const;
+  // Adds up the layers' counts and sums over the group.
+  void merge();
 
+  const comm::Group sharing_;
   std::vector<std::unique_ptr<Layer>> layers_;
   bool counts_ = false;
 };

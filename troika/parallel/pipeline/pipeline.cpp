@@ -3,33 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <set>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/nn/state.h"
-#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/pipeline/own_stages.h"
 #include "troika/parallel/pipeline/pipeline_run.h"
 #include "troika/parallel/pipeline/split_batch.h"
 #include "troika/parallel/pipeline/stage_module.h"
+#include "troika/parallel/replicas.h"
 
 namespace troika::parallel {
 
 using layout::Action;
 using layout::ActionKind;
-
-struct Pipeline::OwnStage {
-  int index;
-  StagePasses passes;
-  std::shared_ptr<torch::nn::Module> module;
-  std::unique_ptr<Exchange> exchange;
-  bool borrows_here = false;     // with an earlier stage of this rank
-  bool splits_backward = false;  // in this run
-  size_t last_backward = 0;      // index of the action that completes the stage's gradients
-};
 
 // Replicas hold the same numbers, so only the first of them counts.
 class Pipeline::OverStages : public GroupReducer {
@@ -47,7 +38,7 @@ class Pipeline::OverStages : public GroupReducer {
   }
 
  private:
-  const GroupReducer& inner() const { return pipeline_.own_.front()->exchange->reducer(); }
+  const GroupReducer& inner() const { return pipeline_.own_->any_exchange().reducer(); }
 
   const Pipeline& pipeline_;
 };
@@ -60,38 +51,18 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
       schedule_(passes_for(options, groups.mesh(), model_->blocks().size())),
       stages_(*model_, ends_for(*model_, options.cut, schedule_)),
       place_(groups.mesh(), world_.rank(), schedule_) {
-  schedule_ = layout::complete(schedule_, stages_.skips());
-  actions_ = place_.actions(schedule_);
+  std::set<std::string> held;
   for (const int stage : place_.own_stages()) {
-    own_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {*model_, stages_[stage]}, {}, {}}));
+    held.merge(tensors_of_blocks(*model_, stages_[stage].begin, stages_[stage].end));
   }
-  tied_ = std::make_unique<TiedParameters>(*model_, stages_, place_, world_);
-  std::set<std::string> seen;  // in an earlier stage of this rank
-  for (const auto& stage : own_) {
-    const auto& of_model = stages_[stage->index];
-    for (size_t i = of_model.begin; i < of_model.end; ++i) {
-      const auto& block = model_->blocks()[i];
-      const auto owned = model_->owned_state(block);
-      stage->borrows_here |=
-          std::ranges::any_of(block.borrows,
-                              [&](const auto& name) { return seen.contains(name); }) ||
-          std::ranges::any_of(owned, [&](const auto& one) { return seen.contains(one.first); });
-    }
-    stage->module = stage_module(*model_, of_model.begin, of_model.end, seen);
-    for (const auto& name : nn::named_state(*stage->module)) seen.insert(name.first);
-    stage->exchange = options.make_exchange
-                          ? options.make_exchange(*stage->module, groups.data())
-                          : std::make_unique<DataParallel>(*stage->module, groups.data());
-  }
-  if (tied_->any() && own_.front()->exchange->has_shards()) {
-    throw Error(
-        "parallel", ErrorKind::usage,
-        {.what = "a parameter that stages on several ranks use is not sharded over replicas",
-         .got = "an exchange with shards",
-         .expected = "a DataParallel, or a cut that keeps the parameter on one rank"});
-  }
+  if (options.values) draw_alike(*options.values);
+  left_out_ = std::make_unique<LeftOut>(*model_, held, options.values);
+  own_ = std::make_unique<OwnStages>(*model_, stages_, place_, options, groups);
+  schedule_ = layout::complete(schedule_, stages_.skips(), shards_parameters());
+  actions_ = place_.actions(schedule_);
   reducer_ = std::make_unique<OverStages>(*this);
-  batch_norms_ = std::make_unique<DeferredBatchNorm>(*model_);
+  batch_norms_ = std::make_unique<DeferredBatchNorm>(
+      *model_, place_.shares_micro_batches() ? groups.data() : comm::local::alone());
   messages_ = std::make_unique<StageMessages>(make_messages(groups, schedule_));
   forward_messages_ = std::make_unique<StageMessages>(make_messages(groups, forward_schedule()));
 }
@@ -102,11 +73,11 @@ layout::Schedule Pipeline::forward_schedule() const {
   return layout::evaluation_schedule(schedule_, options_.micro_batches, stages_.skips());
 }
 
-Pipeline::OwnStage& Pipeline::own(int stage) {
-  const auto found =
-      std::ranges::find_if(own_, [&](const auto& one) { return one->index == stage; });
-  TROIKA_CHECK(found != own_.end(), "the stage is on this rank");
-  return **found;
+// All ranks make the values of one process, rank 0's.
+void Pipeline::draw_alike(compat::DeferredInit& values) const {
+  const auto generator = values.generator().clone();
+  world_.broadcast(generator, 0, {.label = "random generator"}).wait();
+  values.set_generator(generator);
 }
 
 StageMessages Pipeline::make_messages(const comm::MeshGroups& groups,
@@ -124,17 +95,17 @@ StageMessages Pipeline::make_messages(const comm::MeshGroups& groups,
 }
 
 void Pipeline::zero_grad() {
-  for (const auto& stage : own_) {
-    for (const auto& [name, parameter] : nn::named_parameters(*stage->module)) {
+  own_->for_each_part([](StagePart& part) {
+    for (const auto& [name, parameter] : nn::named_parameters(*part.module)) {
       parameter.mutable_grad().reset();
     }
-  }
+  });
 }
 
 PipelineRun Pipeline::make_run(MicroBatchSource& source, StageMessages& messages) {
   const auto parameters = model_->parameters();
   return PipelineRun({*model_, stages_, place_, messages,
-                      [this](int stage) -> StagePasses& { return own(stage).passes; }, source,
+                      [this](int stage) -> StagePasses& { return (*own_)[stage].passes; }, source,
                       options_.precision,
                       parameters.empty() ? at::kCPU : parameters.front().device().type()});
 }
@@ -152,7 +123,7 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
   std::erase_if(actions, [&](const Action& action) {
     return action.micro_batch >= 0 && (action.micro_batch < begin || action.micro_batch >= end);
   });
-  plan_backward(actions);
+  own_->begin(actions, begin, end);
   for (size_t i = 0; i < actions.size(); ++i) {
     const auto& action = actions[i];
     switch (action.kind) {
@@ -164,20 +135,20 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
         } else {
           run.forward(action.stage, action.micro_batch);
         }
-        most_active_ = std::max(most_active_, active());
+        most_active_ = std::max(most_active_, own_->active());
         break;
       }
       case ActionKind::backward:
       case ActionKind::backward_input: {
-        const auto no_sync = accumulate_but(i);
+        const auto no_sync = own_->accumulate_but(i);
         const bool splits =
-            action.kind == ActionKind::backward_input && own(action.stage).splits_backward;
+            action.kind == ActionKind::backward_input && (*own_)[action.stage].splits_backward;
         run.backward(action.stage, action.micro_batch, splits);
         break;
       }
       case ActionKind::backward_weight: {
-        if (!own(action.stage).splits_backward) break;  // with the input part
-        const auto no_sync = accumulate_but(i);
+        if (!(*own_)[action.stage].splits_backward) break;  // with the input part
+        const auto no_sync = own_->accumulate_but(i);
         run.backward_weight(action.stage, action.micro_batch);
         break;
       }
@@ -187,58 +158,21 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
         break;
       case ActionKind::reduce:
         batch_norms_->update();
-        finish_stage(own(action.stage));
+        own_->finish(action.stage);
+        break;
+      case ActionKind::gather:
+        own_->gather(action.stage);
         break;
       case ActionKind::receive_activation:  // posted early, taken when the pass begins
       case ActionKind::receive_gradient:
-      case ActionKind::gather:
       case ActionKind::step:  // step_by()
         break;
     }
   }
   messages_->finish();
-  tied_->sum_gradients();
+  own_->tied().sum_gradients();
   is_running_ = false;
   return losses;
-}
-
-// A stage without inputs that have gradients computes all of its gradients at once. So does the
-// stage of an output layer, whose loss goes backward only once (linear_cross_entropy.h), a stage
-// with a parameter of an earlier stage here, whose exchange must have all gradients by the end of
-// that stage's last backward pass, and a model whose blocks are recomputed, which would be computed
-// for each part.
-void Pipeline::plan_backward(const std::vector<Action>& actions) {
-  const bool recomputes = model_->has_wrapper(nn::WrapperKind::recompute);
-  const auto is_output_layer = [&](int stage) {
-    return model_->has_output_layer() && stages_[stage].end == model_->blocks().size();
-  };
-  for (const auto& stage : own_) {
-    stage->splits_backward =
-        !recomputes && !stage->borrows_here && !is_output_layer(stage->index) &&
-        std::ranges::any_of(stages_[stage->index].takes, &StageInput::is_trained);
-  }
-  for (size_t i = 0; i < actions.size(); ++i) {
-    const auto kind = actions[i].kind;
-    const bool is_input_part = kind == ActionKind::backward_input;
-    if (!is_input_part && kind != ActionKind::backward && kind != ActionKind::backward_weight) {
-      continue;
-    }
-    auto& stage = own(actions[i].stage);
-    const bool makes_gradients =
-        kind == ActionKind::backward || is_input_part != stage.splits_backward;
-    if (makes_gradients) stage.last_backward = i;
-  }
-}
-
-// Lets all exchanges of this rank only accumulate, except for the exchange of the stage whose
-// gradients the action completes. Other stages are included because the pass may add to a parameter
-// that its stage shares with another stage of this rank.
-std::deque<GradientSync::NoSync> Pipeline::accumulate_but(size_t action) {
-  std::deque<GradientSync::NoSync> result;
-  for (const auto& stage : own_) {
-    if (stage->last_backward != action) result.emplace_back(*stage->exchange);
-  }
-  return result;
 }
 
 void Pipeline::start() {
@@ -249,24 +183,6 @@ void Pipeline::start() {
                  .expected = "a new Pipeline, made by all ranks"});
   }
   is_running_ = true;
-}
-
-void Pipeline::finish_stage(OwnStage& stage) {
-  stage.exchange->finish_backward();
-  // Each replica has run a part of the step's micro-batches, so their gradients are summed, not
-  // averaged.
-  const auto replicas = place_.replicas(stage.index).size();
-  if (!place_.shares_micro_batches() || replicas == 1) return;
-  const at::NoGradGuard no_grad;
-  for (const auto& gradient : stage.exchange->gradients()) {
-    gradient.mul_(static_cast<double>(replicas));
-  }
-}
-
-size_t Pipeline::active() const {
-  size_t sum = 0;
-  for (const auto& stage : own_) sum += stage->passes.active();
-  return sum;
 }
 
 at::Tensor Pipeline::run(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss) {
@@ -290,6 +206,7 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
                         const std::function<void(int, nn::Tensors)>& done) {
   start();
   const at::NoGradGuard no_grad;
+  gather_parameters();
   auto run = make_run(source, *forward_messages_);
   for (int first = 0; first < micro_batches; first += options_.micro_batches) {
     // The numbers of the source's micro-batches also decide which replica runs them.
@@ -314,30 +231,36 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
 
 std::vector<optim::Parameter> Pipeline::parameters() const {
   std::vector<optim::Parameter> result;
-  for (const auto& stage : own_) {
-    for (auto& parameter : stage->exchange->parameters()) result.push_back(std::move(parameter));
-  }
+  own_->for_each_part([&](StagePart& part) {
+    for (auto& parameter : part.exchange->parameters()) result.push_back(std::move(parameter));
+  });
   return result;
 }
 
 std::vector<at::Tensor> Pipeline::gradients() const {
   std::vector<at::Tensor> result;
-  for (const auto& stage : own_) {
-    for (auto& gradient : stage->exchange->gradients()) result.push_back(std::move(gradient));
-  }
+  own_->for_each_part([&](StagePart& part) {
+    for (auto& gradient : part.exchange->gradients()) result.push_back(std::move(gradient));
+  });
   return result;
 }
 
 std::vector<at::Tensor> Pipeline::counted_gradients() const {
-  if (tied_->borrowed().empty()) return gradients();
+  if (borrowed().empty()) return gradients();
   std::vector<at::Tensor> result;
   for (const auto& parameter : parameters()) {
     const auto& gradient = parameter.tensor.grad();
-    if (gradient.defined() && !tied_->borrowed().contains(parameter.name)) {
-      result.push_back(gradient);
-    }
+    if (gradient.defined() && counts(parameter.name)) result.push_back(gradient);
   }
   return result;
+}
+
+const std::set<std::string>& Pipeline::borrowed() const {
+  return own_->tied().borrowed();
+}
+
+bool Pipeline::shards_parameters() const {
+  return own_->any_exchange().shards_parameters();
 }
 
 const GroupReducer& Pipeline::reducer() const {
@@ -345,31 +268,53 @@ const GroupReducer& Pipeline::reducer() const {
 }
 
 const GroupReducer& Pipeline::shards_reducer() const {
-  return own_.front()->exchange->reducer();
+  return own_->any_exchange().reducer();
 }
 
-std::vector<Pipeline::StageExchange> Pipeline::stage_exchanges() const {
-  std::vector<StageExchange> result;
-  for (const auto& stage : own_) {
-    const auto& of_model = stages_[stage->index];
-    result.push_back({of_model.begin, of_model.end, *stage->module, *stage->exchange});
-  }
+std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
+  std::vector<OwnExchange> result;
+  own_->for_each_part([&](StagePart& part) {
+    result.push_back({part.name, *part.module, *part.exchange});
+  });
   return result;
 }
 
 void Pipeline::step_by(const std::function<void()>& update) {
-  // The exchange of each stage updates its own parameters in the module after the single update.
+  // Each exchange updates its own parameters in the module after the single update.
   std::function<void()> step = update;
-  for (const auto& stage : own_) {
-    step = [exchange = stage->exchange.get(), inner = std::move(step)] {
-      exchange->step_by(inner);
-    };
-  }
+  own_->for_each_part([&](StagePart& part) {
+    step = [exchange = part.exchange.get(), inner = std::move(step)] { exchange->step_by(inner); };
+  });
   step();
 }
 
+void Pipeline::spread_parameters() {
+  own_->for_each_part([](StagePart& part) { part.exchange->spread_parameters(); });
+  if (left_out_->is_restored()) make_whole();
+}
+
+void Pipeline::gather_parameters() {
+  own_->for_each_part([](StagePart& part) { part.exchange->gather_parameters(); });
+}
+
 void Pipeline::synchronize_replicas() {
-  for (const auto& stage : own_) stage->exchange->synchronize_replicas();
+  own_->for_each_part([](StagePart& part) { part.exchange->synchronize_replicas(); });
+}
+
+void Pipeline::make_whole() {
+  synchronize_replicas();
+  left_out_->restore();
+  const at::NoGradGuard no_grad;
+  std::set<std::string> done;
+  for (int s = 0; s < static_cast<int>(stages_.size()); ++s) {
+    const auto names = tensors_of_blocks(*model_, stages_[s].begin, stages_[s].end);
+    std::vector<at::Tensor> tensors;
+    for (const auto& [name, tensor] : nn::named_state(*model_)) {
+      if (names.contains(name) && done.insert(name).second) tensors.push_back(tensor);
+    }
+    if (tensors.empty()) continue;
+    broadcast_packed(world_, tensors, place_.replicas(s).front(), "stages of the model");
+  }
 }
 
 }  // namespace troika::parallel

@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -15,16 +14,16 @@
 #include "troika/nn/model.h"
 #include "troika/parallel/exchange.h"
 #include "troika/parallel/pipeline/deferred_batch_norm.h"
+#include "troika/parallel/pipeline/left_out.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/pipeline_schedule.h"
 #include "troika/parallel/pipeline/stage_messages.h"
-#include "troika/parallel/pipeline/stage_passes.h"
 #include "troika/parallel/pipeline/stages.h"
-#include "troika/parallel/pipeline/tied_parameters.h"
 
 namespace troika::parallel {
 
+class OwnStages;
 class PipelineRun;
 
 // Trains a model whose blocks are on several ranks:
@@ -47,7 +46,16 @@ class PipelineRun;
 // All ranks of the world make the same calls, from one thread each. Every call blocks until this
 // rank has done its part. A call that waits for another rank throws after the group's timeout; the
 // error names the stage, the micro-batch and the direction. After an error the object must not be
-// used again. The weights of other ranks' blocks stay in the model, but are not used.
+// used again.
+//
+// From construction on, this rank has only the tensors of its own stages: the model's other tensors
+// have no memory, read as NaN and cannot be written to (left_out.h). make_whole() gives every rank
+// all of them. If the model has no values yet, PipelineOptions::values makes those of this rank's
+// stages, so that the construction takes memory for its stages and one tensor.
+//
+// Exchanges with shards (PipelineOptions::make_exchange) shard a stage over its replicas: ZeRO. A
+// step then reduces a stage's gradients once, after its last backward pass, and with stage 3
+// gathers its parameters once, before its first forward pass.
 class Pipeline : public ParameterStore {
  public:
   // Throws Error(usage) if the schedule or the cut does not fit the model's blocks, before any
@@ -84,27 +92,32 @@ class Pipeline : public ParameterStore {
   // The trained parameters of this rank's stages, or the parts of them that it owns.
   std::vector<optim::Parameter> parameters() const override;
   std::vector<at::Tensor> gradients() const override;
-  // Without the copies of parameters that another stage owns.
+  bool counts(const std::string& name) const override { return !borrowed().contains(name); }
   std::vector<at::Tensor> counted_gradients() const override;
   // Reduces over all stages.
+  bool shards_parameters() const override;
   const GroupReducer& reducer() const override;
   // Reduces over the replicas of this rank's stages.
   const GroupReducer& shards_reducer() const override;
   void step_by(const std::function<void()>& update) override;
+  void spread_parameters() override;
+  void gather_parameters() override;
   void synchronize_replicas() override;
+  // Gives every rank all tensors of the model, with their current values. Those of other ranks'
+  // stages are not updated by later steps.
+  void make_whole();
 
-  // One of this rank's stages.
-  struct StageExchange {
-    size_t begin = 0, end = 0;  // its blocks
-    // Its parameters and buffers, except for those in an earlier element of the list.
+  // A part of the parameters and buffers of this rank's stages: each tensor is in one part.
+  struct OwnExchange {
+    std::string
+        name;  // of the part, see StagePart; different from those of this rank's other parts
     torch::nn::Module& module;
     Exchange& exchange;
   };
-  // Returns this rank's stages, in their order. The references are valid as long as this object
-  // lives.
-  std::vector<StageExchange> stage_exchanges() const;
+  // The references are valid as long as this object lives.
+  std::vector<OwnExchange> exchanges() const;
   // Returns the names of the parameters that this rank holds and another rank owns.
-  const std::set<std::string>& borrowed() const { return tied_->borrowed(); }
+  const std::set<std::string>& borrowed() const;
 
   const layout::Schedule& schedule() const { return schedule_; }
   const StagesOfModel& stages() const { return stages_; }
@@ -114,19 +127,14 @@ class Pipeline : public ParameterStore {
   size_t most_active() const { return most_active_; }
 
  private:
-  struct OwnStage;
   class OverStages;
 
-  OwnStage& own(int stage);
+  void draw_alike(compat::DeferredInit& values) const;
   // For evaluate().
   layout::Schedule forward_schedule() const;
   // Throws Error(usage) if the last run ended with an error.
   void start();
-  size_t active() const;
-  void plan_backward(const std::vector<layout::Action>& actions);
   PipelineRun make_run(MicroBatchSource& source, StageMessages& messages);
-  std::deque<GradientSync::NoSync> accumulate_but(size_t action);
-  void finish_stage(OwnStage& stage);
   StageMessages make_messages(const comm::MeshGroups& groups,
                               const layout::Schedule& schedule) const;
 
@@ -137,8 +145,8 @@ class Pipeline : public ParameterStore {
   const StagesOfModel stages_;
   const PipelinePlace place_;
   std::vector<layout::Action> actions_;  // of this rank
-  std::vector<std::unique_ptr<OwnStage>> own_;
-  std::unique_ptr<TiedParameters> tied_;
+  std::unique_ptr<LeftOut> left_out_;
+  std::unique_ptr<OwnStages> own_;
   std::unique_ptr<OverStages> reducer_;
   std::unique_ptr<DeferredBatchNorm> batch_norms_;
   std::unique_ptr<StageMessages> messages_, forward_messages_;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "troika/comm/group.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/layout/mesh.h"
 #include "troika/layout/schedules/schedule.h"
 #include "troika/layout/stage_cut.h"
@@ -36,6 +37,9 @@ struct PipelineOptions {
   // Makes the exchange of a stage's gradients along the data axis; empty: a DataParallel.
   std::function<std::unique_ptr<Exchange>(torch::nn::Module& stage, const comm::Group& data)>
       make_exchange = {};
+  // Makes the values of a model that has none yet, from the state of rank 0's generator. Must
+  // outlive the constructor of the pipeline. Null: the model has values.
+  compat::DeferredInit* values = nullptr;
 };
 
 // Returns the passes of the options' schedule on the ranks of the mesh's pipeline axis, without

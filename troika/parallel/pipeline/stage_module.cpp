@@ -37,18 +37,22 @@ class Folder : public torch::nn::Module {
 
 }  // namespace
 
-std::shared_ptr<torch::nn::Module> stage_module(const nn::Model& model, size_t begin, size_t end,
-                                                const std::set<std::string>& without) {
-  std::set<std::string> wanted;
+std::set<std::string> tensors_of_blocks(const nn::Model& model, size_t begin, size_t end) {
+  std::set<std::string> result;
   for (size_t i = begin; i < end; ++i) {
     const auto& block = model.blocks()[i];
-    for (const auto& [name, tensor] : model.owned_state(block)) wanted.insert(name);
-    wanted.insert(block.borrows.begin(), block.borrows.end());
+    for (const auto& [name, tensor] : model.owned_state(block)) result.insert(name);
+    result.insert(block.borrows.begin(), block.borrows.end());
   }
+  return result;
+}
+
+std::shared_ptr<torch::nn::Module> module_of(const nn::Model& model,
+                                             const std::set<std::string>& names) {
   const auto result = std::make_shared<Folder>();
   const auto add = [&](const state::StateDict& entries, bool is_buffer) {
     for (const auto& [name, tensor] : entries) {
-      if (wanted.contains(name) && !without.contains(name)) result->add(name, tensor, is_buffer);
+      if (names.contains(name)) result->add(name, tensor, is_buffer);
     }
   };
   add(nn::named_parameters(model), false);

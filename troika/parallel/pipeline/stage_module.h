@@ -1,4 +1,4 @@
-// The parameters and buffers of one stage as a module.
+// Parameters and buffers of a part of a model as a module.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,12 @@ class Module;
 
 namespace troika::parallel {
 
-// Returns a module with the parameters and buffers that blocks [begin, end) own or borrow, except
-// the names in `without`: the same tensors, under the names that they have in the model. The module
-// has no forward pass. Exchanges and optimizers use it to reach a stage's parameters.
-std::shared_ptr<torch::nn::Module> stage_module(const nn::Model& model, size_t begin, size_t end,
-                                                const std::set<std::string>& without = {});
+// Returns the names of the parameters and buffers that blocks [begin, end) own or borrow.
+std::set<std::string> tensors_of_blocks(const nn::Model& model, size_t begin, size_t end);
+
+// Returns a module with these parameters and buffers of the model: the same tensors, under the same
+// names. The module has no forward pass. Exchanges and optimizers use it to reach the tensors.
+std::shared_ptr<torch::nn::Module> module_of(const nn::Model& model,
+                                             const std::set<std::string>& names);
 
 }  // namespace troika::parallel

@@ -7,6 +7,7 @@
 
 #include "troika/comm/group.h"
 #include "troika/nn/model.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/stages.h"
 
@@ -21,22 +22,30 @@ class TiedParameters {
   TiedParameters(const nn::Model& model, const StagesOfModel& stages, const PipelinePlace& place,
                  const comm::Group& world);
 
-  // Replaces each gradient of a shared parameter by the sum over the stages. Called by all ranks,
-  // after all gradients of a step have been averaged over the replicas of each stage. Blocks.
-  void sum_gradients() const;
-  // Whether ranks share a parameter; the same on all ranks.
-  bool any() const { return any_; }
   // Returns the names of the parameters that this rank holds and another rank owns.
   const std::set<std::string>& borrowed() const { return borrowed_; }
 
- private:
+  // A set of parameters that the same stages use.
   struct Shared {
-    comm::Group group;
-    std::vector<at::Tensor> parameters;
+    std::vector<int> stages;  // one stage of each pipeline rank that uses them, the owner's first
+    comm::Group group;        // of all replicas of these ranks
+    std::set<std::string> names;
+    std::vector<at::Tensor> summed = {};  // in place of the parameters, the store's
   };
+  // Returns the sets that this rank uses.
+  const std::vector<Shared>& shared() const { return shared_; }
+  // Has sum_gradients() sum the gradients of these tensors: the parameters of a set, or this rank's
+  // shards of them. Shards are summed over the ranks that are the same replica of their stages.
+  // Called by all ranks that use the set; blocks.
+  void sum(size_t set, const ParameterStore& store);
 
-  bool any_ = false;
-  bool contributes_ = false;  // whether this rank is the first of its stages' replicas
+  // Replaces each gradient of a shared parameter by the sum over the stages. Called by all ranks,
+  // after all gradients of a step have been averaged over the replicas of each stage. Blocks.
+  void sum_gradients() const;
+
+ private:
+  const PipelinePlace& place_;
+  const comm::Group world_;
   std::set<std::string> borrowed_;
   std::vector<Shared> shared_;
 };

@@ -1,9 +1,13 @@
 #include "troika/train/callbacks/statistics.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/norm.h"
 #include "troika/parallel/parameter_store.h"
@@ -32,16 +36,25 @@ StatisticsMonitor::StatisticsMonitor(const StatisticsOptions& options)
 
 void StatisticsMonitor::on_fit_start(FitContext& context) {
   parameters_ = context.training.store->parameters();
-  names_ = {""};
-  groups_.clear();
+  std::vector<std::string> own;  // one for each parameter
   for (const auto& parameter : parameters_) {
-    size_t group = 0;
-    if (options_.per != "total") {
-      const auto name = options_.per == "block" ? block_of(parameter.name) : parameter.name;
-      group = static_cast<size_t>(std::find(names_.begin(), names_.end(), name) - names_.begin());
-      if (group == names_.size()) names_.push_back(name);
+    own.push_back(options_.per == "total"   ? ""
+                  : options_.per == "block" ? block_of(parameter.name)
+                                            : parameter.name);
+  }
+  names_ = {""};
+  // The stages of a pipeline have different parameters.
+  const auto texts =
+      context.group.all_gather_text(fmt::format("{}", fmt::join(own, "\n")), "names of statistics");
+  for (const auto& text : texts) {
+    for (const auto& name : split(text, '\n')) {
+      if (!has(names_, name)) names_.push_back(name);
     }
-    groups_.push_back(group);
+  }
+  groups_.clear();
+  for (const auto& name : own) {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    groups_.push_back(static_cast<size_t>(found - names_.begin()));
   }
 }
 
@@ -73,6 +86,7 @@ void StatisticsMonitor::log(FitContext& context, const std::string& what,
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& tensor = tensors[i];
     if (!tensor.defined() || tensor.numel() == 0) continue;
+    if (!context.training.store->counts(parameters_[i].name)) continue;
     const double squares = parallel::sum_of_squares({tensor});
     const double total = tensor.sum(at::kDouble).item<double>();
     const auto [least, greatest] = at::aminmax(tensor);

@@ -9,6 +9,7 @@
 #include "troika/nn/precision.h"
 #include "troika/train/callbacks/peak.h"
 #include "troika/train/engine/optimization.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/run/fit_context.h"
 
 namespace troika::train {
@@ -34,6 +35,7 @@ void Throughput::on_train_start(FitContext& context) {
   since_ = context.at.train_seconds;
   micro_batches_ = 0;
   is_counted_ = false;
+  started_ = 0;
   context.roofline.reset();
   peak_ = options_.available_flops;
   if (context.task.replicas() > 1) return;
@@ -51,9 +53,9 @@ void Throughput::on_train_start(FitContext& context) {
 }
 
 void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {
-  if (!is_counted_ && context.task.replicas() == 1) {
-    counter_ = std::make_shared<compat::FlopCounter>();
-  }
+  if (is_counted_ || context.task.replicas() > 1) return;
+  counter_ = std::make_shared<compat::FlopCounter>();
+  ++started_;
 }
 
 void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batch,
@@ -67,7 +69,12 @@ void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batc
 
 void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
   constexpr std::array kPhases{"forward", "backward", "optimizer"};
-  const bool has_tokens = batch.targets.defined() && batch.targets.dim() > 1;
+  const auto& mesh = context.groups.mesh();
+  const auto place = mesh.coordinates(context.group.rank());
+  // All ranks of a pipeline have the same samples.
+  const bool has_own_samples =
+      place[layout::Axis::pipeline] == 0 && place[layout::Axis::data] < mesh.sample_shares();
+  const bool has_tokens = has_own_samples && batch.targets.defined() && batch.targets.dim() > 1;
   std::array<double, 4 + 2 * kPhases.size()> sums{
       counter_ ? static_cast<double>(counter_->flops()) : 0.0,
       has_tokens ? static_cast<double>(batch.targets.numel()) : 0.0, peak_, bandwidth_};
@@ -90,10 +97,11 @@ void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
       at::from_blob(bounds.data(), {static_cast<int64_t>(bounds.size())}, at::kDouble);
   context.group.all_reduce(all_sums, comm::ReduceOp::sum, {.label = "work of a micro-batch"});
   context.group.all_reduce(all_bounds, comm::ReduceOp::max, {.label = "work of a micro-batch"});
-  flops_ = sums[0];
+  flops_ = sums[0] / static_cast<double>(std::max<int64_t>(1, started_));
   tokens_ = sums[1];
   all_peaks_ = sums[2];
-  if (!counter_) return;
+  // The phases of a pipeline's step are not timed one by one.
+  if (!counter_ || is_pipeline(*context.training.plan)) return;
   context.roofline = {.flops_per_second = sums[2], .bytes_per_second = sums[3], .work = {}};
   for (size_t p = 0; p < kPhases.size(); ++p) {
     context.roofline->work.push_back({kPhases[p], sums[4 + 2 * p], sums[5 + 2 * p], bounds[p]});

@@ -7,6 +7,7 @@
 #include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/parameter_store.h"
+#include "troika/parallel/pipeline/left_out.h"
 #include "troika/train/engine/engine_state.h"
 #include "troika/train/engine/optimization.h"
 #include "troika/train/run/fit_context.h"
@@ -39,6 +40,7 @@ void WeightAverage::attach(const FitContext& context) {
   }
   if (uses_buffers_) {
     for (const auto& [name, tensor] : nn::named_buffers(context.task.module())) {
+      if (parallel::is_left_out(tensor)) continue;  // another stage's
       buffers_.push_back({name, tensor, at::empty_like(tensor), tensor, {}, {}});
     }
   }
@@ -161,12 +163,15 @@ void WeightAverage::put_into(checkpoint::RankState& state) const {
   for (auto& entry : state.model) model[entry.first] = &entry;
   for (const auto* entries : {&weights_, &buffers_}) {
     for (const auto& entry : *entries) {
+      const auto found = model.find(entry.name);
+      if (found == model.end()) continue;  // another rank saves it
+      const auto box = entry.box ? entry.box : found->second->box;
       // If the average is in the module and there are no masters, the weights are in `replaced`.
       const bool is_hidden =
           entry.replaced.defined() && entry.source.data_ptr() == entry.in_module.data_ptr();
       state.rest.emplace_back(kRawPrefix + entry.name, is_hidden ? entry.replaced : entry.source,
-                              entry.box);
-      *model.at(entry.name) = {entry.name, entry.average, entry.box};
+                              box);
+      *found->second = {entry.name, entry.average, box};
     }
   }
 }

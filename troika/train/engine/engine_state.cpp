@@ -188,11 +188,13 @@ void EngineState::load_gradients(const std::map<std::string, at::Tensor>& gradie
   for (const auto& stage : parts_.stages) {
     for (auto& parameter : nn::trained_parameters(stage.module)) {
       const auto found = gradients.find(parameter.first);
-      if (found == gradients.end() || found->second.numel() != parameter.second.numel()) continue;
-      // The owner's gradient holds the sum over the stages.
-      if (parts_.borrowed.contains(parameter.first)) continue;
+      if (!parts_.takes_gradients || found == gradients.end()) continue;
+      if (found->second.numel() != parameter.second.numel()) continue;
       const at::NoGradGuard no_grad;
-      parameter.second.mutable_grad() = at::empty_like(parameter.second).copy_(found->second);
+      auto& gradient = parameter.second.mutable_grad();
+      gradient = at::empty_like(parameter.second).copy_(found->second);
+      // The owner's gradient holds the sum over the stages.
+      if (parts_.borrowed.contains(parameter.first)) gradient.zero_();
     }
     stage.exchange.continue_step();
   }

@@ -51,6 +51,9 @@ struct EngineParts {
   std::vector<StateOfStage> stages;
   // Parameters of these stages that another rank owns and saves.
   std::set<std::string> borrowed = {};
+  // Whether this rank takes the gradients of an unfinished step. Replicas that share micro-batches
+  // sum their gradients, so only the first of them does.
+  bool takes_gradients = true;
   parallel::ParameterStore& store;
   Optimization& optimization;
   LearningRate& learning_rate;

@@ -37,6 +37,14 @@ parallel::DataParallelOptions data_parallel_options(const layout::Plan& plan, Tr
   return result;
 }
 
+parallel::ShardedOptions sharded_options(const layout::Plan& plan, const std::string& optimizer,
+                                         const parallel::DataParallelOptions& ddp) {
+  return {.stage = static_cast<int>(plan.exchange.zero_stage),
+          .group_size = static_cast<int>(plan.exchange.zero_group),
+          .shard_multiple = optim::shard_multiple(optimizer),
+          .data_parallel = ddp};
+}
+
 void require_replicas(const layout::Plan& plan, const Task& task) {
   const int64_t replicas = std::max<int64_t>(1, plan.threads);
   if (task.replicas() == replicas) return;
@@ -68,11 +76,17 @@ void require_precision(const layout::Plan& plan) {
 
 }  // namespace
 
-std::unique_ptr<parallel::Exchange> make_data_parallel(const layout::Plan& plan,
-                                                       torch::nn::Module& module,
-                                                       const comm::Group& group, Trace* trace) {
-  return std::make_unique<parallel::DataParallel>(module, group,
-                                                  data_parallel_options(plan, trace));
+std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan,
+                                                        const std::string& optimizer,
+                                                        torch::nn::Module& part,
+                                                        const comm::Group& group, Trace* trace) {
+  const auto ddp = data_parallel_options(plan, trace);
+  if (plan.exchange.method == ExchangeMethod::all_reduce) {
+    return std::make_unique<parallel::DataParallel>(part, group, ddp);
+  }
+  auto options = sharded_options(plan, optimizer, ddp);
+  options.gathers_at_once = options.stage == 3;
+  return std::make_unique<parallel::Sharded>(part, group, options);
 }
 
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
@@ -87,13 +101,9 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
     return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
   }
   if (exchange.method == ExchangeMethod::zero) {
-    return std::make_unique<parallel::Sharded>(
-        task.module(), group,
-        parallel::ShardedOptions{.stage = static_cast<int>(exchange.zero_stage),
-                                 .group_size = static_cast<int>(exchange.zero_group),
-                                 .shard_multiple = optim::shard_multiple(options.optimizer.name),
-                                 .data_parallel = ddp,
-                                 .values = values});
+    auto zero = sharded_options(plan, options.optimizer.name, ddp);
+    zero.values = values;
+    return std::make_unique<parallel::Sharded>(task.module(), group, zero);
   }
   parallel::LocalStepsOptions local{
       .period = exchange.period, .warmup_steps = exchange.warmup_steps, .synchronous = ddp};

@@ -15,11 +15,13 @@ class Trace;
 
 namespace troika::train {
 
-// Makes a DataParallel by the plan's options for a module, such as a stage of a pipeline. Called by
-// all ranks of the group; blocks.
-std::unique_ptr<parallel::Exchange> make_data_parallel(const layout::Plan& plan,
-                                                       torch::nn::Module& module,
-                                                       const comm::Group& group, Trace* trace);
+// Makes the plan's exchange for a part of a pipeline's stage. `optimizer` is the name of the
+// optimizer. The plan's method must not be local_steps. Called by all ranks of the group, the
+// replicas of the stage; blocks.
+std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan,
+                                                        const std::string& optimizer,
+                                                        torch::nn::Module& part,
+                                                        const comm::Group& group, Trace* trace);
 
 // Makes the plan's exchange for the task's module. `options` give the optimizer's name, which a
 // plan lacks. Records gradient transfers in `trace` unless it is null. `values`: see

@@ -11,11 +11,12 @@
 #include "troika/base/random.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
+#include "troika/nn/weight_layout.h"
 #include "troika/observe/step_times.h"
-#include "troika/parallel/pipeline/stage_module.h"
-#include "troika/parallel/replicas.h"
 #include "troika/train/engine/make_exchange.h"
+#include "troika/train/engine/make_whole.h"
 #include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/step_error.h"
@@ -112,6 +113,15 @@ std::shared_ptr<nn::Model> PipelineEngine::model() const {
   return std::dynamic_pointer_cast<nn::Model>(setup_.task.module().shared_from_this());
 }
 
+// Shards are cut from contiguous weights.
+void PipelineEngine::place_module() {
+  auto& module = setup_.task.module();
+  placement_.place(module);
+  if (setup_.plan.exchange.method != layout::ExchangeMethod::zero) return;
+  nn::lay_out(module, at::MemoryFormat::Contiguous);
+  nn::lay_out_weights(module, nn::WeightLayout::in_out);
+}
+
 PipelineEngine::PipelineEngine(const EngineSetup& setup)
     : setup_(setup),
       placement_(Placement::of(setup.options, setup.groups.world())),
@@ -121,12 +131,18 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   Task& task = setup.task;
   require_pipeline_fits(setup.options, plan, task);
   if (placement_.device.is_cpu()) compat::keep_freed_memory();
-  task.make_values();
-  placement_.place(task.module());
-  counts_memory_ = placement_.device.is_cpu() && compat::counts_tensor_memory() &&
-                   std::ranges::all_of(nn::named_state(task.module()), [](const auto& entry) {
-                     return compat::is_counted(entry.second);
-                   });
+  const auto values = task.take_values();
+  keeps_stages_ = values != nullptr;
+  if (values) {
+    values->record([&] { place_module(); });
+  } else {
+    place_module();
+  }
+  counts_memory_ =
+      placement_.device.is_cpu() && compat::counts_tensor_memory() &&
+      std::ranges::all_of(nn::named_state(task.module()), [&](const auto& entry) {
+        return (values && values->has(entry.second)) || compat::is_counted(entry.second);
+      });
   if (plan.recompute == "none") {
     task.recompute({});
   } else {
@@ -135,26 +151,33 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   auto options = pipeline_options(plan);
   options.memory_format = placement_.memory_format;
   options.precision = placement_.precision;
-  options.make_exchange = [&](torch::nn::Module& stage, const comm::Group& data) {
-    return make_data_parallel(plan, stage, data, setup.trace);
+  options.values = values.get();
+  options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
+    return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);
   };
   pipeline_ = std::make_unique<parallel::Pipeline>(model(), setup.groups, options);
-  optimization_.emplace(placement_.precision, *pipeline_, recipe_);
-  std::vector<StateOfStage> stages;
-  for (const auto& stage : pipeline_->stage_exchanges()) {
-    stages.push_back({.key = fmt::format("stage.{}-{}.", stage.begin, stage.end),
-                      .module = stage.module,
-                      .exchange = stage.exchange});
+  try {
+    optimization_.emplace(placement_.precision, *pipeline_, recipe_);
+  } catch (const Error&) {
+    try_to_make_whole();
+    throw;
   }
-  state_.emplace(EngineParts{.plan = plan,
-                             .recipe = recipe_,
-                             .placement = placement_,
-                             .task = task,
-                             .stages = std::move(stages),
-                             .borrowed = pipeline_->borrowed(),
-                             .store = *pipeline_,
-                             .optimization = *optimization_,
-                             .learning_rate = learning_rate_});
+  std::vector<StateOfStage> stages;
+  for (const auto& part : pipeline_->exchanges()) {
+    stages.push_back({.key = part.name + ".", .module = part.module, .exchange = part.exchange});
+  }
+  const auto& place = pipeline_->place();
+  state_.emplace(
+      EngineParts{.plan = plan,
+                  .recipe = recipe_,
+                  .placement = placement_,
+                  .task = task,
+                  .stages = std::move(stages),
+                  .borrowed = pipeline_->borrowed(),
+                  .takes_gradients = !place.shares_micro_batches() || place.replica() == 0,
+                  .store = *pipeline_,
+                  .optimization = *optimization_,
+                  .learning_rate = learning_rate_});
 }
 
 StepResult PipelineEngine::step(MicroBatches& batches) {
@@ -193,8 +216,14 @@ at::Tensor PipelineEngine::broadcast_losses(const std::vector<at::Tensor>& own, 
   const int last_stage = place.stages() - 1;
   if (place.is_mine(last_stage)) {
     for (int i = begin; i < end; ++i) {
-      losses[i - begin].copy_(own[static_cast<size_t>(i)].reshape({}));
+      const auto& loss = own[static_cast<size_t>(i)];
+      if (loss.defined()) losses[i - begin].copy_(loss.reshape({}));
     }
+  }
+  if (place.shares_micro_batches()) {
+    // Each rank of the last stage has the losses of its micro-batches.
+    setup_.groups.world().all_reduce(losses, comm::ReduceOp::sum, {.label = "losses"}).wait();
+    return losses;
   }
   const auto& pipeline = setup_.groups.along(Axis::pipeline);
   pipeline.broadcast(losses, place.pipeline_rank(last_stage), {.label = "losses"}).wait();
@@ -212,18 +241,11 @@ void PipelineEngine::optimizer_step(int64_t step) {
 }
 
 void PipelineEngine::make_whole() {
-  pipeline_->synchronize_replicas();
-  const at::NoGradGuard no_grad;
-  const auto& place = pipeline_->place();
-  const auto& stages = pipeline_->stages();
-  for (int s = 0; s < place.stages(); ++s) {
-    std::vector<at::Tensor> tensors;
-    const auto module = parallel::stage_module(*model(), stages[s].begin, stages[s].end);
-    for (const auto& entry : nn::named_state(*module)) tensors.push_back(entry.second);
-    if (tensors.empty()) continue;
-    parallel::broadcast_packed(setup_.groups.along(Axis::pipeline), tensors, place.pipeline_rank(s),
-                               "stages of the model");
-  }
+  keeps_stages_ ? pipeline_->synchronize_replicas() : pipeline_->make_whole();
+}
+
+void PipelineEngine::try_to_make_whole() {
+  if (!keeps_stages_) try_whole([this] { pipeline_->make_whole(); }, setup_.groups.world());
 }
 
 void PipelineEngine::evaluate(RunMode, const data::Batch& batch, Evaluation& sums) {

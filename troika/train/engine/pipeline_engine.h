@@ -16,8 +16,7 @@ namespace troika::train {
 // Trains a model that is cut into stages, under the plan's schedule. A step first takes all of its
 // micro-batches from MicroBatches::next(); they are the same on all ranks of a pipeline. The rank
 // of the last stage broadcasts their losses along the pipeline axis. The module of each rank has
-// all tensors of the model; tensors of other ranks' stages keep their initial values until
-// make_whole().
+// the tensors of its own stages only (parallel::Pipeline).
 class PipelineEngine : public Engine {
  public:
   // Expects a plan and a task that require_pipeline_fits() accepts.
@@ -26,6 +25,8 @@ class PipelineEngine : public Engine {
   StepResult step(MicroBatches& batches) override;
   bool leaves_steps() const override { return false; }
   void synchronize_replicas() override { pipeline_->synchronize_replicas(); }
+  // Does not fill in the stages of other ranks if the task came without values: then no rank ever
+  // holds the whole model.
   void make_whole() override;
   void judge(std::optional<double> validation_loss) override {
     learning_rate_.judge(validation_loss);
@@ -35,7 +36,7 @@ class PipelineEngine : public Engine {
                                            const checkpoint::NamedTensors& gradients) override {
     return state_->load(saved, gradients);
   }
-  void try_to_make_whole() override {}
+  void try_to_make_whole() override;
   Optimization& optimization() override { return *optimization_; }
   parallel::ParameterStore& store() override { return *pipeline_; }
 
@@ -51,6 +52,7 @@ class PipelineEngine : public Engine {
   class EvaluationSource;
 
   std::shared_ptr<nn::Model> model() const;
+  void place_module();
   // Returns the losses of the step's micro-batches on all ranks of the pipeline: float64 [count].
   at::Tensor broadcast_losses(const std::vector<at::Tensor>& own, int begin, int end) const;
   void optimizer_step(int64_t step);
@@ -63,6 +65,7 @@ class PipelineEngine : public Engine {
   std::optional<Optimization> optimization_;
   std::optional<EngineState> state_;
   bool counts_memory_ = false;
+  bool keeps_stages_ = false;  // to the end of the run, see make_whole()
 };
 
 }  // namespace troika::train

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "troika/base/error.h"
+#include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
@@ -43,6 +44,10 @@ const comm::Group& outputs_group(const comm::MeshGroups& groups) {
   return groups.mesh().size(Axis::pipeline) > 1 ? groups.world() : groups.data();
 }
 
+comm::Group samples_group(const comm::MeshGroups& groups) {
+  return groups.mesh().has_uneven_stages() ? comm::local::alone() : groups.data();
+}
+
 void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan,
                            const Task& task) {
   if (!is_pipeline(plan)) return;
@@ -61,10 +66,7 @@ void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan
   if (options.trainer.sync_batchnorm) {
     refuse("trainer.sync_batchnorm", "batch norms of micro-batches");
   }
-  if (options.ema.enabled) refuse("ema.enabled", "weights without averages");
   if (options.swa.swa_lrs > 0) refuse("swa.swa_lrs", "weights without averages");
-  if (options.statistics.every_n_steps > 0) refuse("statistics.every_n_steps", "0");
-  if (options.throughput.enabled) refuse("throughput.enabled", "false");
   const auto& model = task.blocks();
   const auto pipeline = pipeline_options(plan);
   parallel::ends_for(model, plan.cut,

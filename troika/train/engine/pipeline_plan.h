@@ -24,6 +24,10 @@ bool computes_outputs(const layout::Plan& plan, int rank);
 // or, with a pipeline, all ranks. Only ranks with computes_outputs() contribute.
 const comm::Group& outputs_group(const comm::MeshGroups& groups);
 
+// Returns the group over which the samples of each micro-batch are divided: the ranks along the
+// data axis, or this rank alone (Mesh::sample_shares()).
+comm::Group samples_group(const comm::MeshGroups& groups);
+
 // Throws Error(usage) if the plan is a pipeline whose schedule, mesh or cut does not fit the task's
 // model, or with which an option of the run cannot be combined. Does not communicate.
 void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);

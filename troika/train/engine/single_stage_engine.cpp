@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "troika/base/error.h"
-#include "troika/base/log.h"
 #include "troika/base/memory.h"
 #include "troika/base/random.h"
 #include "troika/compat/module_members.h"
@@ -16,7 +15,9 @@
 #include "troika/nn/offload.h"
 #include "troika/nn/state.h"
 #include "troika/observe/step_times.h"
+#include "troika/parallel/pipeline/left_out.h"
 #include "troika/train/engine/make_exchange.h"
+#include "troika/train/engine/make_whole.h"
 #include "troika/train/engine/measured_recompute.h"
 #include "troika/train/engine/pipeline_engine.h"
 #include "troika/train/engine/pipeline_plan.h"
@@ -250,22 +251,20 @@ void SingleStageEngine::optimizer_step(int64_t step) {
 
 void SingleStageEngine::try_to_make_whole() {
   if (!exchange_->shards_parameters()) return;
-  try {
+  const auto make_whole = [this] {
     exchange_->spread_parameters();
     exchange_->synchronize_replicas();
-  } catch (const std::exception& problem) {
-    log::warn("the module is left without the parameters that ranks share out: {}", problem.what());
-    return;
-  }
-  // A rank that exits makes the world fail, so no rank leaves before all have their parameters. If
-  // this barrier fails, a rank has left after it, so all have them.
-  try {
-    setup_.groups.world().barrier({.label = "parameters"});
-  } catch (const Error&) {
-  }
+  };
+  try_whole(make_whole, setup_.groups.world());
 }
 
 std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
+  if (parallel::lacks_tensors(setup.task.module())) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "a run begins with a whole model",
+                 .got = "the task of a pipeline's run, which has only this rank's stages",
+                 .expected = "a new task, or one that was made with its values"});
+  }
   if (is_pipeline(setup.plan)) return std::make_unique<PipelineEngine>(setup);
   return std::make_unique<SingleStageEngine>(setup);
 }

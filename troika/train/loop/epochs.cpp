@@ -6,16 +6,17 @@
 #include <utility>
 
 #include "troika/compat/torch.h"
+#include "troika/train/engine/pipeline_plan.h"
 
 namespace troika::train {
 
 Epochs::Epochs(const RunSetup& setup)
     : setup_(setup),
-      batch_(train::global_batch(setup.options, setup.groups.data().size())),
+      batch_(train::global_batch(setup.options, setup.plan.mesh.sample_shares())),
       sampler_({.size = setup.training.size(),
                 .global_batch = batch_,
                 .seed = static_cast<uint64_t>(setup.options.run.seed),
-                .ranks = {setup.groups.data().rank(), setup.groups.data().size()}}),
+                .ranks = {samples_group(setup.groups).rank(), samples_group(setup.groups).size()}}),
       limits_(make_limits(setup.options, sampler_.steps_left({}),
                           (setup.validation.size() + batch_ - 1) / batch_)) {}
 

@@ -89,7 +89,7 @@ bool EvaluationLoop::for_each_batch(const std::string& label,
   const auto& placement = evaluator_.placement();
   const nn::Autocast autocast(placement.precision, placement.device.type());
   const auto& options = context_.options;
-  const auto& replicas = context_.groups.data();
+  const auto replicas = samples_group(context_.groups);
   const int64_t batch = global_batch(options, replicas.size());
   const int64_t samples = std::min(dataset_.size(), batches_ * batch);
   const int64_t own_batch = std::max<int64_t>(1, batch / replicas.size());

@@ -188,7 +188,7 @@ RunPlan Fit::plan() const {
       .batch = epochs_.global_batch(),
       .micro_batches = setup_.plan.micro_batches,
       .ranks = world.size(),
-      .replicas = setup_.groups.data().size(),
+      .replicas = setup_.plan.mesh.sample_shares(),
       .nodes = 1 + std::ranges::max(world.nodes()),
       .backend = std::string(world.backend()),
       .device = engine_->placement().device.str(),

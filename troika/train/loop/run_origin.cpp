@@ -77,7 +77,7 @@ void warn_of_changes(const checkpoint::CheckpointReader& saved, const TrainOptio
     return;
   }
   for (const auto& change :
-       changed_course(before, saved.mesh().replicas(0), own, plan.mesh.replicas(0))) {
+       changed_course(before, saved.mesh().sample_shares(), own, plan.mesh.sample_shares())) {
     log::warn("{}", change);
   }
 }

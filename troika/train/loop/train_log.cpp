@@ -45,7 +45,7 @@ void TrainLog::begin_warnings() {
 
 void TrainLog::resume() {
   context_.log = &log_;
-  context_.task.log_to(&log_, epochs_.global_batch() / context_.groups.data().size());
+  context_.task.log_to(&log_, epochs_.global_batch() / context_.groups.mesh().sample_shares());
 }
 
 void TrainLog::start_batch(const data::Batch& batch) {

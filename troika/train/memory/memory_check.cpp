@@ -62,7 +62,7 @@ std::string why_not_ahead(const TrainOptions& options, const data::Dataset& data
                           const comm::Group& group, Task* task) {
   if (!Placement::of(options, group).device.is_cpu()) return "on GPUs";
   // fit() refuses a batch larger than the data anyway.
-  const int replicas = resolve_plan(options, cluster_of(group)).mesh.replicas(0);
+  const int replicas = resolve_plan(options, cluster_of(group)).mesh.sample_shares();
   if (global_batch(options, replicas) > dataset.size()) {
     return "for a batch larger than the data";
   }

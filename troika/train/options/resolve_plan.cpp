@@ -10,6 +10,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/train/options/pipeline_mesh.h"
 
 namespace troika::train {
 
@@ -124,40 +125,18 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
-[[noreturn]] void refuse_mesh(const TrainOptions& options, int ranks, std::string expected) {
-  throw Error("train", ErrorKind::usage,
-              {.what = "mesh.pipeline and mesh.data do not fit the ranks of this run",
-               .got = fmt::format("{} and {} on {} rank{}", options.mesh.pipeline,
-                                  options.mesh.data, ranks, ranks == 1 ? "" : "s"),
-               .expected = std::move(expected)});
-}
-
-// The pipeline axis is the outermost, so that neighbouring ranks average gradients. If the cluster
-// is unknown (`ranks` 0), an axis of size -1 has one rank.
-layout::Mesh mesh_of(const TrainOptions& options, int ranks) {
-  const auto& [pipeline, data] = options.mesh;
-  const auto rest = [&](int64_t other) {
-    if (ranks > 0 && ranks % other != 0) {
-      refuse_mesh(options, ranks, fmt::format("a multiple of {} ranks", other));
-    }
-    return std::max<int64_t>(1, ranks / other);
-  };
-  const int64_t stages = pipeline != -1 ? pipeline : rest(data == -1 ? 1 : data);
-  const int64_t replicas = data != -1 ? data : rest(stages);
-  if (ranks > 0 && stages * replicas != ranks) {
-    refuse_mesh(options, ranks,
-                "sizes whose product is the number of ranks, or -1 for one of them");
-  }
-  return layout::Mesh::parse(fmt::format("pipeline={} data={}", stages, replicas));
-}
-
 // A strategy that is named after a schedule uses this schedule and ignores pipeline.schedule. The
 // loader's batches are the micro-batches, as in gradient accumulation.
 void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  plan.mesh = mesh_of(options, cluster.ranks());
+  plan.mesh = pipeline_mesh(options, cluster.ranks());
   plan.schedule = plan.strategy == kPipeline ? options.pipeline.schedule : plan.strategy;
   plan.chunks = options.pipeline.chunks;
   plan.cut = options.pipeline.cut;
+  if (options.zero.stage > 0) {
+    plan.exchange.method = ExchangeMethod::zero;
+    plan.exchange.zero_stage = options.zero.stage;
+    plan.exchange.zero_group = options.zero.group_size;
+  }
   const int64_t micro_batches = options.pipeline.micro_batches;
   if (micro_batches > 0 && plan.micro_batches > 1) {
     throw Error("train", ErrorKind::usage,
@@ -280,14 +259,7 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
             .offload_activations = options.offload.activations,
             .offload_optimizer = options.optimizer.offload};
   strategy.choose(plan, options, cluster);
-  if (options.mesh.pipeline > 1 && plan.schedule == layout::kOneStageSchedule) {
-    throw Error(
-        "train", ErrorKind::usage,
-        {.what = fmt::format("strategy {} does not cut the model into stages", strategy.name),
-         .got = fmt::format("mesh.pipeline = {}", options.mesh.pipeline),
-         .expected = "-1 or 1",
-         .hint = "set trainer.strategy to pipeline"});
-  }
+  refuse_ignored_pipeline_options(plan, options, strategy.name);
   return plan;
 }
 
@@ -353,13 +325,9 @@ void require_runnable(const Plan& plan, int world) {
            fmt::format("stages.cut {} and schedule.name {}", plan.cut, plan.schedule),
            "a schedule by name, or no cut");
   }
-  if (is_cut && plan.mesh.has_uneven_stages()) {
-    refuse("stages with different numbers of replicas cannot be run yet",
-           "mesh.axes " + plan.mesh.text(), "as many replicas of each stage");
-  }
-  if (is_cut && plan.exchange.method != ExchangeMethod::all_reduce) {
-    refuse("replicas of a pipeline average gradients by all-reduce",
-           "an exchange.method that shares out or steps locally", "exchange.method all_reduce");
+  if (is_cut && plan.exchange.method == ExchangeMethod::local_steps) {
+    refuse("replicas of a pipeline average gradients in each step", "exchange.method local_steps",
+           "exchange.method all_reduce or zero");
   }
   if (is_cut && plan.compression.codec != "none") {
     refuse("gradients of a pipeline are not compressed", "ddp.hook " + plan.compression.codec,

@@ -22,8 +22,8 @@ const std::vector<std::string>& strategies_by_memory();
 // its plan is for one rank. Plan::strategy gets Troika's name if the option has Lightning's. Throws
 // Error(usage) for an unknown strategy (naming the nearest), for horovod with both kinds of
 // accumulation, for a pipeline whose mesh does not fit the cluster or that accumulates by two
-// options, for hybrid_shard on hosts with different numbers of ranks, for ddp2 with several ranks
-// on a host, and where Plan::parse() does.
+// options, for options of pipelines with another strategy, for hybrid_shard on hosts with different
+// numbers of ranks, for ddp2 with several ranks on a host, and where Plan::parse() does.
 layout::Plan resolve_plan(const TrainOptions& options, const layout::Cluster& cluster);
 
 // The hosts of a group's ranks; all else in the cluster is unknown.
@@ -43,7 +43,7 @@ bool is_planned(const std::string& key);
 
 // Throws Error(usage) for a plan that contradicts itself, is for another number of ranks than
 // `world`, or needs features that no engine supports: axes other than `pipeline` and `data`, and a
-// pipeline with ZeRO, local steps, compression, threads or uneven stages.
+// pipeline with local steps, compression or threads.
 void require_runnable(const layout::Plan& plan, int world);
 
 }  // namespace troika::train

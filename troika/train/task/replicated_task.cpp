@@ -71,9 +71,12 @@ std::unique_ptr<Task> make_task(const TrainOptions& options) {
 
 std::unique_ptr<Task> make_task_to_fit(const TrainOptions& options) {
   const auto plan = resolve_plan(options, layout::Cluster());
+  const bool is_cut = plan.schedule != layout::kOneStageSchedule;
   // Weights in a file may have other names and shapes than the model. So they are loaded into a
   // module with all its parameters, which is not sharded yet.
-  if (plan.exchange.zero_stage < 3 || !options.weights.path.empty()) return make_task(options);
+  if ((!is_cut && plan.exchange.zero_stage < 3) || !options.weights.path.empty()) {
+    return make_task(options);
+  }
   auto generator = at::detail::getDefaultCPUGenerator();
   const at::Tensor before = generator.get_state();
   auto values = std::make_shared<compat::DeferredInit>();

@@ -33,7 +33,7 @@ std::string times_text(const TuningEntry& entry) {
 }  // namespace
 
 int replicas_of(const RunStart& run) {
-  return resolve_plan(run.options, cluster_of(run.group)).mesh.replicas(0);
+  return resolve_plan(run.options, cluster_of(run.group)).mesh.sample_shares();
 }
 
 int64_t batch_of(const RunStart& run) {

@@ -1,0 +1,155 @@
+#include "troika/parallel/pipeline/own_stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/pipeline/stage_module.h"
+
+namespace troika::parallel {
+
+using layout::Action;
+using layout::ActionKind;
+
+OwnStages::OwnStages(const nn::Model& model, const StagesOfModel& stages,
+                     const PipelinePlace& place, const PipelineOptions& options,
+                     const comm::MeshGroups& groups)
+    : model_(model), of_model_(stages), place_(place) {
+  tied_ = std::make_unique<TiedParameters>(model, stages, place, groups.world());
+  std::set<std::string> seen;  // in an earlier stage of this rank
+  for (const int stage : place.own_stages()) {
+    stages_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {model, stages[stage]}}));
+    add_parts(*stages_.back(), model, options, groups.data(), seen);
+  }
+}
+
+void OwnStages::add_parts(OwnStage& stage, const nn::Model& model, const PipelineOptions& options,
+                          const comm::Group& data, std::set<std::string>& seen) {
+  const auto& of_model = of_model_[stage.index];
+  auto names = tensors_of_blocks(model, of_model.begin, of_model.end);
+  for (const auto& name : seen) stage.borrows_here |= names.erase(name) > 0;
+  seen.insert(names.begin(), names.end());
+  std::vector<size_t> sets;  // of tied parameters, first used by this stage
+  for (size_t i = 0; i < tied_->shared().size(); ++i) {
+    const auto& shared = tied_->shared()[i].names;
+    if (!names.contains(*shared.begin())) continue;
+    sets.push_back(i);
+    for (const auto& name : shared) names.erase(name);
+  }
+  const auto add = [&](std::string name, const std::set<std::string>& tensors) {
+    StagePart part{std::move(name), module_of(model, tensors), {}};
+    part.exchange = options.make_exchange ? options.make_exchange(*part.module, data)
+                                          : std::make_unique<DataParallel>(*part.module, data);
+    stage.parts.push_back(std::move(part));
+  };
+  add(fmt::format("stage.{}-{}", of_model.begin, of_model.end), names);
+  for (const size_t i : sets) {
+    const auto& shared = tied_->shared()[i];
+    add("tied." + *shared.names.begin(), shared.names);
+    const auto& exchange = *stage.parts.back().exchange;
+    if (exchange.has_shards() && place_.shares_micro_batches()) {
+      throw Error("parallel", ErrorKind::usage,
+                  {.what = "a parameter that stages on several ranks use is sharded over replicas",
+                   .got = fmt::format("{} on stages with different numbers of replicas",
+                                      *shared.names.begin()),
+                   .expected = "as many replicas of each stage",
+                   .hint = "or a cut that keeps the parameter on one rank"});
+    }
+    tied_->sum(i, exchange);
+  }
+}
+
+OwnStage& OwnStages::operator[](int stage) {
+  const auto found =
+      std::ranges::find_if(stages_, [&](const auto& one) { return one->index == stage; });
+  TROIKA_CHECK(found != stages_.end(), "the stage is on this rank");
+  return **found;
+}
+
+void OwnStages::for_each_part(const std::function<void(StagePart&)>& visit) const {
+  for (const auto& stage : stages_) {
+    for (auto& part : stage->parts) visit(part);
+  }
+}
+
+size_t OwnStages::active() const {
+  size_t sum = 0;
+  for (const auto& stage : stages_) sum += stage->passes.active();
+  return sum;
+}
+
+void OwnStages::begin(const std::vector<Action>& actions, int begin, int end) {
+  plan_backward(actions);
+  const int replicas = static_cast<int>(place_.replicas(stages_.front()->index).size());
+  if (!place_.shares_micro_batches() || replicas == 1) return;
+  // Gradients from before `begin`, if any, are on the first replica.
+  std::set<int> active;
+  if (begin > 0) active.insert(0);
+  for (int i = begin; i < end; ++i) active.insert(i % replicas);
+  summed_replicas_ = static_cast<int>(active.size());
+  if (summed_replicas_ == replicas) return;
+  const double weight = active.contains(place_.replica()) ? 1 : 0;
+  for_each_part([&](StagePart& part) { part.exchange->begin_step(weight); });
+}
+
+// A stage without inputs that have gradients computes all of its gradients at once. So does the
+// stage of an output layer, whose loss goes backward only once (linear_cross_entropy.h), a stage
+// with a parameter of an earlier stage here, whose exchange must have all gradients by the end of
+// that stage's last backward pass, and a model whose blocks are recomputed, which would be computed
+// for each part.
+void OwnStages::plan_backward(const std::vector<Action>& actions) {
+  const bool recomputes = model_.has_wrapper(nn::WrapperKind::recompute);
+  const auto is_output_layer = [&](int stage) {
+    return model_.has_output_layer() && of_model_[stage].end == model_.blocks().size();
+  };
+  for (const auto& stage : stages_) {
+    stage->splits_backward =
+        !recomputes && !stage->borrows_here && !is_output_layer(stage->index) &&
+        std::ranges::any_of(of_model_[stage->index].takes, &StageInput::is_trained);
+  }
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const auto kind = actions[i].kind;
+    const bool is_input_part = kind == ActionKind::backward_input;
+    if (!is_input_part && kind != ActionKind::backward && kind != ActionKind::backward_weight) {
+      continue;
+    }
+    auto& stage = (*this)[actions[i].stage];
+    const bool makes_gradients =
+        kind == ActionKind::backward || is_input_part != stage.splits_backward;
+    if (makes_gradients) stage.last_backward = i;
+  }
+}
+
+std::deque<GradientSync::NoSync> OwnStages::accumulate_but(size_t action) const {
+  std::deque<GradientSync::NoSync> result;
+  for (const auto& stage : stages_) {
+    if (stage->last_backward == action) continue;
+    for (auto& part : stage->parts) result.emplace_back(*part.exchange);
+  }
+  return result;
+}
+
+void OwnStages::gather(int stage) {
+  for (auto& part : (*this)[stage].parts) part.exchange->gather_parameters();
+}
+
+void OwnStages::finish(int stage) {
+  const at::NoGradGuard no_grad;
+  for (auto& part : (*this)[stage].parts) {
+    part.exchange->finish_backward();
+    // Each replica has run a part of the step's micro-batches, so their gradients are summed, not
+    // averaged.
+    if (!place_.shares_micro_batches() || summed_replicas_ == 1) continue;
+    for (const auto& gradient : part.exchange->gradients()) {
+      gradient.mul_(static_cast<double>(summed_replicas_));
+    }
+  }
+}
+
+}  // namespace troika::parallel
