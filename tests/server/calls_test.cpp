@@ -17,6 +17,12 @@ TableSpec dense(uint64_t keys, uint32_t width = 1) {
   return {.name = "w", .type = ValueType::float64, .keys = keys, .width = width};
 }
 
+TableSpec dense_lengths() {
+  auto spec = dense(10, 0);
+  spec.name = "lengths";
+  return spec;
+}
+
 TEST(ServerCalls, PushedValuesArePulled) {
   Nodes nodes(tables({dense(100, 2)}));
   nodes.add_all(3, 1);
@@ -140,6 +146,32 @@ TEST(ServerCalls, WrongOnesAreRefusedAtOnce) {
       pull.values<float>(), ErrorKind::usage,
       "[server] the values of the pull from table w have another type; got float, expected "
       "double");
+}
+
+// Answers that do not fit their request are ignored.
+TEST(ServerCalls, MalformedAnswersAreIgnored) {
+  Nodes nodes(tables({dense(10), dense_lengths()}));
+  nodes.add_all(1, 1);
+  const auto pull = nodes.worker(0).pull("w", KeySpan{0, 1});
+  const auto lengths = nodes.worker(0).pull("lengths", KeySpan{0, 1});
+  const std::vector<char> values(4096, 1);
+  const std::vector<uint32_t> many(100, 1);
+  for (uint64_t number = 1; number <= 2; ++number) {
+    for (size_t size = 0; size < values.size(); size += 72) {
+      std::string text;
+      write_answer({.worker = 1,
+                    .number = number,
+                    .lengths = std::span(many).first(size % many.size()),
+                    .values = std::span(values).first(size)},
+                   {}, {}, 0, text);
+      net::send_owned(nodes.endpoint("s0"), "w0", kAnswers,
+                      std::make_shared<const std::string>(text));
+    }
+  }
+  pull.wait(soon());
+  lengths.wait(soon());
+  EXPECT_THAT(pull.values<double>(), ElementsAre(0));
+  EXPECT_THAT(lengths.values<double>(), testing::IsEmpty());
 }
 
 TEST(ServerCalls, TimeOutsNameTheServer) {

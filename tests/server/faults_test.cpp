@@ -1,4 +1,5 @@
 // Nodes that are lost, join and leave while workers push: no push is lost, none counts twice.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/server/nodes.h"
@@ -105,6 +106,22 @@ TEST(ServerFaults, AServerIsLostOnABadNetwork) {
   }
 }
 
+// Pushes to a lost server are done soon after the limit, by the clock of the simulated network.
+TEST(ServerFaults, RecoveryTakesLittleMoreThanTheLimit) {
+  const auto options = fault_options(1, 3, 2);
+  Nodes nodes(options, 5);
+  nodes.add_all(3, 2);
+  Pushes pushes(nodes, 2);
+  const auto begin = nodes.endpoint("scheduler").now();
+  nodes.stop("s0");
+  pushes.push(3);
+  ASSERT_TRUE(nodes.run_until([&] { return pushes.are_done(); }));
+  const auto took = nodes.endpoint("scheduler").now() - begin;
+  EXPECT_GT(took, options.limit - milliseconds(50)) << "it was lost when the limit had passed";
+  EXPECT_LT(took, options.limit + milliseconds(100));
+  pushes.expect_sum();
+}
+
 // New copies replace lost ones: one server after the other is lost.
 TEST(ServerFaults, ServersAreLostOneAfterTheOther) {
   Nodes nodes(fault_options(1, 5, 2));
@@ -156,6 +173,37 @@ TEST(ServerFaults, ServersJoinAndLeaveUnderLoad) {
   join_and_leave(1, {.drop = 0.3, .duplicate = 0.3, .delay = 0.5});
 }
 
+// A copy applies a step between the same writes as the master did, even if the write comes from a
+// worker that does not know yet that the step is finished.
+TEST(ServerFaults, CopiesApplyStepsInTheOrderOfTheMaster) {
+  auto options = fault_options(1, 2, 2, Application::per_step);
+  options.ranges = 1;
+  options.consistency = bounded_delay(1);
+  Nodes nodes(options);
+  nodes.add_all(2, 2);
+  auto &w0 = nodes.worker(0), &w1 = nodes.worker(1);
+  const KeySpan key{0, 1};
+  w0.begin_step().wait(soon());
+  w1.begin_step().wait(soon());
+  w1.push("w", key, std::vector<double>{1}).wait(soon());
+  w1.end_step();
+  w1.begin_step().wait(soon());
+  nodes.cut("w1", "scheduler");
+  w0.push("w", key, std::vector<double>{1}).wait(soon());
+  w0.end_step();
+  ASSERT_TRUE(nodes.run_until([&] { return w0.committed() == 0; }));
+  const auto pull = w0.pull("w", key);
+  pull.wait(soon());
+  EXPECT_THAT(pull.values<double>(), testing::Each(2)) << "the master has applied the step";
+  ASSERT_EQ(w1.committed(), -1);
+  w1.assign("w", key, std::vector<double>{10}).wait(soon());
+  nodes.connect("w1", "scheduler");
+  nodes.stop(nodes.scheduler().map().master(0));
+  const auto after = w0.pull("w", key);
+  after.wait(soon());
+  EXPECT_THAT(after.values<double>(), testing::Each(10));
+}
+
 // A new process under the name of a lost one has none of its values.
 TEST(ServerFaults, AServerThatBeginsAgainIsANewOne) {
   Nodes nodes(fault_options(1, 2, 1));
@@ -180,6 +228,42 @@ TEST(ServerFaults, ANodeThatWasSilentForTooLongIsTold) {
   const auto step = nodes.worker(1).begin_step();
   EXPECT_THROW(step.wait(soon()), Error);
   EXPECT_EQ(step.error(), "the scheduler had not heard of w1 for 0.4 s");
+}
+
+// A worker is stopped after any number of events. The other one goes on, and every step is whole.
+TEST(ServerFaults, AWorkerIsLostAtEveryEvent) {
+  constexpr int64_t kSteps = 6;
+  bool was_early = true;
+  for (int events = 0; was_early; events += 23) {
+    SCOPED_TRACE(events);
+    auto options = fault_options(1, 2, 2, Application::per_step);
+    options.consistency = sequential();
+    Nodes nodes(options, 7);
+    nodes.add_all(2, 2);
+    std::vector<std::unique_ptr<Trainer>> trainers;
+    for (int i = 0; i < 2; ++i) {
+      trainers.push_back(std::make_unique<Trainer>(nodes.worker(i), "w", kPushedKeys, kSteps,
+                                                   [](int64_t, std::span<const double> values) {
+                                                     EXPECT_THAT(values, testing::Each(values[0]));
+                                                     return std::vector<double>(kPushedKeys, 1);
+                                                   }));
+    }
+    for (int i = 0; i < events; ++i) nodes.step();
+    was_early = !trainers[1]->is_done();
+    const int64_t known = trainers[1]->finished();
+    nodes.stop("w1");
+    ASSERT_TRUE(nodes.run_until([&] { return trainers[0]->is_done(); }))
+        << nodes.scheduler().status();
+    nodes.worker(0).begin_step().wait(soon());
+    const auto pull = nodes.worker(0).pull("w", KeySpan{0, kPushedKeys});
+    pull.wait(soon());
+    const auto departed = nodes.scheduler().map().departed;
+    ASSERT_EQ(departed.size(), 1u);
+    const int64_t steps = departed.begin()->second + 1;
+    // The scheduler may not have heard of the last step that the worker finished.
+    EXPECT_THAT(steps, testing::AllOf(testing::Ge(known), testing::Le(known + 1)));
+    EXPECT_THAT(pull.values<double>(), testing::Each(static_cast<double>(kSteps + steps)));
+  }
 }
 
 // Workers are lost, join and leave during steps. Every step is whole.

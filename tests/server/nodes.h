@@ -58,6 +58,11 @@ class Nodes {
     servers_.erase(name);
     servers_[name] = std::make_unique<Server>(endpoint(name), test_options({}));
   }
+  // Ends the scheduler without notice.
+  void end_scheduler() { scheduler_.reset(); }
+  void begin_scheduler(SchedulerOptions options) {
+    scheduler_ = std::make_unique<Scheduler>(endpoint("scheduler"), std::move(options));
+  }
   void cut(const std::string& a, const std::string& b) { network_.cut(a, b); }
   void connect(const std::string& a, const std::string& b) { network_.connect(a, b); }
 
@@ -118,8 +123,13 @@ class Trainer {
   int64_t first() const { return first_; }  // the first step; -1: none has begun
   // Called with each step that begins.
   std::function<void(int64_t)> on_step = {};
+  // From the next step on, calls have a list of keys.
+  void use_list() {
+    for (Key key = 0; key < keys_; ++key) list_.push_back(key);
+  }
 
  private:
+  Keys keys() const { return list_.empty() ? Keys(KeySpan{0, keys_}) : Keys(list_); }
   void begin() {
     auto begun = std::make_shared<Handle>(worker_.begin_step());
     begun->then([this, begun] {
@@ -128,16 +138,18 @@ class Trainer {
       const int64_t step = worker_.step();
       if (first_ < 0) first_ = step;
       if (on_step) on_step(step);
-      const auto pull = worker_.pull(table_, KeySpan{0, keys_});
+      const auto pull = worker_.pull(table_, keys());
       pull.then([this, step, pull] { take(step, pull); });
     });
   }
   void take(int64_t step, const Handle& pull) {
+    if (pull.error() == "the worker has ended") return;
     ASSERT_EQ(pull.error(), "");
     const auto values = gradient_(step, pull.values<double>());
-    const auto push = worker_.push(table_, KeySpan{0, keys_}, values);
+    const auto push = worker_.push(table_, keys(), values);
     worker_.end_step();
     push.then([this, step, push] {
+      if (push.error() == "the worker has ended") return;
       ASSERT_EQ(push.error(), "");
       finished_ = std::max(finished_, step);
     });
@@ -149,6 +161,7 @@ class Trainer {
   const uint64_t keys_;
   const int64_t steps_;
   const Gradient gradient_;
+  std::vector<Key> list_;
   int64_t first_ = -1;
   int64_t finished_ = -1;
 };

@@ -26,23 +26,20 @@ struct Sent {
 
 // Returns the message of a write; `values` are repeated for each key.
 Sent write_of(RequestHead head, uint32_t table, std::vector<Key> keys, double value) {
-  std::string text;
-  write_head(head, text);
   const std::vector<double> doubles(keys.size(), value);
   const std::vector<float> floats(keys.size() * 2, static_cast<float>(value));
   RequestBody body{.operation = Operation::push, .table = table, .keys = keys};
   body.values = table == 0
                     ? std::span(reinterpret_cast<const char*>(doubles.data()), doubles.size() * 8)
                     : std::span(reinterpret_cast<const char*>(floats.data()), floats.size() * 4);
-  write_body(body, text);
-  const auto message = std::make_shared<const std::string>(text);
+  const auto message = std::make_shared<const std::string>(plain_message(head, body));
   return {message, parse_request(*message)};
 }
 
 std::vector<double> values_of(const Range& range) {
   Request request{.head = {}, .body = {.operation = Operation::pull, .run = {0, 30}}};
   std::string text;
-  range.read(request, text);
+  range.read(request, {}, false, text);
   const auto answer = parse_answer(text);
   std::vector<double> values(answer.values.size() / sizeof(double));
   std::memcpy(values.data(), answer.values.data(), answer.values.size());

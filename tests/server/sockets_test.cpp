@@ -70,7 +70,6 @@ TEST(ServerSockets, WorkersInThreadsMakeSequentialSteps) {
   scheduler.wait_for(2, 2, net::soon());
   EXPECT_THAT(scheduler.status(), testing::HasSubstr("worker 1 w"));
   EXPECT_THAT(scheduler.status(), testing::HasSubstr("server s1: heard "));
-  if (std::getenv("SHOW_STATUS")) puts(scheduler.status().c_str());
   w0.leave(net::soon());
   w1.leave(net::soon());
 }

@@ -1,88 +1,11 @@
 // Steps of workers: equality with one process, and the bounds of delays.
 #include <gmock/gmock.h>
 
-#include "tests/server/nodes.h"
+#include "tests/server/one_process.h"
 #include "tests/support/errors.h"
-#include "troika/base/random.h"
 
 namespace troika::server {
 namespace {
-
-constexpr uint64_t kKeys = 40;
-constexpr int kRows = 24;
-constexpr int64_t kSteps = 20;
-
-// Returns the least-squares gradient of the rows r with r % workers == index.
-std::vector<double> row_gradients(int index, int workers, std::span<const double> w) {
-  std::vector<double> gradient(kKeys);
-  for (int row = index; row < kRows; row += workers) {
-    Random random(static_cast<uint64_t>(row) + 1);
-    std::vector<double> x(kKeys);
-    for (auto& value : x) value = random.normal();
-    double error = -random.normal();
-    for (size_t i = 0; i < kKeys; ++i) error += x[i] * w[i];
-    for (size_t i = 0; i < kKeys; ++i) gradient[i] += error * x[i] / kRows;
-  }
-  return gradient;
-}
-
-TableSpec table_with(const std::string& update, Application application) {
-  return {.name = "w",
-          .type = ValueType::float64,
-          .keys = kKeys,
-          .spread = 1,
-          .application = application,
-          .update = parse_update(update)};
-}
-
-std::vector<double> one_process(const TableSpec& spec) {
-  const auto update = make_update(spec.update, {});
-  std::vector<double> w(kKeys), state(kKeys * static_cast<size_t>(update.states));
-  for (Key key = 0; key < kKeys; ++key) w[key] = initial_value(spec, key, 0);
-  for (int64_t step = 0; step < kSteps; ++step) {
-    const auto gradient = row_gradients(0, 1, w);
-    update.apply64({w, state, gradient, static_cast<uint64_t>(step) + 1});
-  }
-  return w;
-}
-
-std::vector<double> pull_all(Nodes& nodes, Worker& worker) {
-  const auto begun = worker.begin_step();
-  begun.wait(soon());
-  const auto pull = worker.pull("w", KeySpan{0, kKeys});
-  pull.wait(soon());
-  worker.end_step();
-  nodes.run_for(milliseconds(1));
-  const auto values = pull.values<double>();
-  return {values.begin(), values.end()};
-}
-
-void expect_equal_to_one_process(const std::string& update, int servers, int workers, int replicas,
-                                 test::Faults faults = {}) {
-  SCOPED_TRACE(fmt::format("{}, {} servers, {} workers", update, servers, workers));
-  const auto spec = table_with(update, Application::per_step);
-  Nodes nodes({.tables = {spec},
-               .ranges = 8,
-               .replicas = replicas,
-               .first_servers = servers,
-               .first_workers = workers},
-              7, faults);
-  nodes.add_all(servers, workers);
-  std::vector<std::unique_ptr<Trainer>> trainers;
-  for (int i = 0; i < workers; ++i) {
-    trainers.push_back(std::make_unique<Trainer>(
-        nodes.worker(i), "w", kKeys, kSteps,
-        [i, workers](int64_t, std::span<const double> w) { return row_gradients(i, workers, w); }));
-  }
-  ASSERT_TRUE(nodes.run_until([&] {
-    return std::ranges::all_of(trainers, [](const auto& trainer) { return trainer->is_done(); });
-  }));
-  for (int i = 1; i < workers; ++i) {
-    nodes.worker(i).leave(soon());
-  }
-  const auto got = pull_all(nodes, nodes.worker(0)), expected = one_process(spec);
-  for (Key key = 0; key < kKeys; ++key) EXPECT_NEAR(got[key], expected[key], 1e-10) << key;
-}
 
 TEST(ServerSteps, SequentialOnesEqualOneProcess) {
   for (const char* update : {"sgd rate=0.1", "momentum rate=0.05 momentum=0.9", "adagrad rate=0.2",
@@ -98,8 +21,8 @@ TEST(ServerSteps, SequentialOnesEqualOneProcess) {
 
 TEST(ServerSteps, EqualOneProcessOnABadNetwork) {
   const test::Faults bad{.drop = 0.3, .duplicate = 0.3, .delay = 0.5};
-  expect_equal_to_one_process("adam rate=0.05", 1, 2, 0, bad);
-  expect_equal_to_one_process("momentum rate=0.05 momentum=0.9", 3, 4, 1, bad);
+  expect_equal_to_one_process("adam rate=0.05", 1, 2, 0, {}, bad);
+  expect_equal_to_one_process("momentum rate=0.05 momentum=0.9", 3, 4, 1, {}, bad);
 }
 
 // Workers that push 1 in each step, and take the time `pace` for it.

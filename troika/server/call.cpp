@@ -2,9 +2,28 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace troika::server {
+
+void check_answer(const RangeRequest& request, const Answer& plain) {
+  if (!plain.error.empty()) return;
+  const auto& table = request.call->table;
+  const bool has_lengths = table.width == 0 && reads(request.operation);
+  uint64_t expected = reads(request.operation) ? request.keys.count * table.width : 0;
+  if (has_lengths) {
+    expected = std::accumulate(plain.lengths.begin(), plain.lengths.end(), uint64_t{0});
+  }
+  if (plain.lengths.size() == (has_lengths ? request.keys.count : 0) &&
+      plain.values.size() == expected * size_of(table.type)) {
+    return;
+  }
+  throw Error("server", ErrorKind::failure,
+              {.what = "an answer has another number of values",
+               .got = std::to_string(plain.values.size()) + " bytes",
+               .expected = std::to_string(expected * size_of(table.type))});
+}
 
 void Call::assemble() {
   const size_t size = size_of(table.type);

@@ -30,9 +30,17 @@ struct KeyGroup {
 struct RangeRequest {
   std::shared_ptr<Call> call;
   KeyGroup keys;
-  Message body;
-  Message answer = {};
+  // The parts of RequestHead that do not change when it is sent again. `coding` is as if the keys
+  // were not absent.
+  Operation operation = Operation::push;
+  uint32_t table = 0;
+  KeySpan run = {};
+  Coding coding = {};
+  RequestParts parts = {};
+  Message answer = {};  // plain
 };
+// Throws Error(server, failure) if the answer does not have the values that the request asks for.
+void check_answer(const RangeRequest& request, const Answer& plain);
 
 // Until it is done, it is used only under the endpoint's rules for callbacks. After that it does
 // not change.

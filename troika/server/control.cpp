@@ -20,6 +20,17 @@ std::string to_message(const Beat& beat) {
     writer.number(copy.range);
     writer.text(copy.server);
   }
+  writer.number(beat.snapshot);
+  writer.number(beat.committed);
+  writer.number<uint64_t>(beat.saved.size());
+  for (const auto& saved : beat.saved) {
+    writer.number(saved.range);
+    writer.text(saved.file);
+    writer.number(saved.bytes);
+    writer.number(saved.crc);
+  }
+  writer.text(beat.failure);
+  writer.text(beat.map);
   return message;
 }
 
@@ -38,6 +49,16 @@ Beat parse_beat(std::string_view message) {
     const auto range = reader.number<uint32_t>();
     beat.copies.push_back({range, reader.text()});
   }
+  beat.snapshot = reader.number<uint64_t>();
+  beat.committed = reader.number<int64_t>();
+  for (auto left = reader.number<uint64_t>(); left > 0; --left) {
+    SavedRange saved{.range = reader.number<uint32_t>(), .file = reader.text()};
+    saved.bytes = reader.number<uint64_t>();
+    saved.crc = reader.number<uint32_t>();
+    beat.saved.push_back(std::move(saved));
+  }
+  beat.failure = reader.text();
+  beat.map = reader.text();
   return beat;
 }
 
@@ -45,12 +66,15 @@ std::string to_message(const State& state) {
   std::string message;
   Writer writer(message);
   writer.number(state.may_leave);
-  for (const uint64_t value : {state.instance, state.generation, state.worker}) {
+  writer.number(state.wants_map);
+  for (const uint64_t value : {state.instance, state.generation, state.worker, state.snapshot}) {
     writer.number(value);
   }
-  for (const int64_t value : {state.granted, state.committed, state.before_first}) {
+  for (const int64_t value :
+       {state.granted, state.committed, state.before_first, state.snapshot_step}) {
     writer.number(value);
   }
+  writer.text(state.snapshot_folder);
   writer.text(state.refusal);
   writer.text(state.map);
   return message;
@@ -60,12 +84,16 @@ State parse_state(std::string_view message) {
   Reader reader(message);
   State state;
   state.may_leave = reader.number<uint8_t>() != 0;
-  for (uint64_t* const value : {&state.instance, &state.generation, &state.worker}) {
+  state.wants_map = reader.number<uint8_t>() != 0;
+  for (uint64_t* const value :
+       {&state.instance, &state.generation, &state.worker, &state.snapshot}) {
     *value = reader.number<uint64_t>();
   }
-  for (int64_t* const value : {&state.granted, &state.committed, &state.before_first}) {
+  for (int64_t* const value :
+       {&state.granted, &state.committed, &state.before_first, &state.snapshot_step}) {
     *value = reader.number<int64_t>();
   }
+  state.snapshot_folder = reader.text();
   state.refusal = reader.text();
   state.map = reader.text();
   return state;

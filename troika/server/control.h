@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "troika/net/endpoint.h"
+#include "troika/server/snapshot.h"
 
 namespace troika::server {
 
@@ -45,6 +46,14 @@ struct Beat {
   uint64_t bytes = 0;  // of the ranges that it has
   uint64_t keys = 0;
   uint64_t requests = 0;  // that it has executed
+  // The snapshot that it has an order for (0: none), and its files that are written.
+  uint64_t snapshot = 0;
+  std::vector<SavedRange> saved = {};
+  std::string failure = {};  // why it cannot work, or cannot write the snapshot; empty if it can
+  // For a scheduler that begins again: the text of the node's map, if the scheduler has asked for
+  // it, and the last step that all workers have finished, as far as the node knows.
+  std::string map = {};
+  int64_t committed = -1;
 };
 std::string to_message(const Beat& beat);
 // Throws Error(server, failure) for bytes that are not a beat.
@@ -56,12 +65,18 @@ struct State {
   uint64_t generation = 0;
   std::string map = {};    // text of the map; empty if the node's beat had this generation
   bool may_leave = false;  // a leaving node is no longer needed
+  bool wants_map = false;  // the scheduler has begun again, and asks for the node's map
   // Workers: the worker's number, the last step that it may begin, the last step that all workers
   // have finished, and the step before its first one.
   uint64_t worker = 0;
   int64_t granted = -1;
   int64_t committed = -1;
   int64_t before_first = -1;
+  // Servers: the order to write their ranges into a folder, with the values after this step. 0:
+  // none.
+  uint64_t snapshot = 0;
+  int64_t snapshot_step = -1;
+  std::string snapshot_folder = {};
 };
 std::string to_message(const State& state);
 State parse_state(std::string_view message);

@@ -18,6 +18,7 @@ std::string head_text(const CopyHead& head) {
        {head.generation, head.term, head.number, uint64_t{head.range}, uint64_t{head.is_whole}}) {
     writer.number(value);
   }
+  writer.number(head.committed);
   return text;
 }
 
@@ -31,6 +32,7 @@ CopyHead parse_copy_head(std::string_view message) {
   head.number = reader.number<uint64_t>();
   head.range = static_cast<uint32_t>(reader.number<uint64_t>());
   head.is_whole = reader.number<uint64_t>() != 0;
+  head.committed = reader.number<int64_t>();
   return head;
 }
 
@@ -46,6 +48,16 @@ Receipt parse_receipt(std::string_view message) {
 HeldRange::HeldRange(net::Endpoint& endpoint, uint32_t index, uint32_t ranges,
                      const std::vector<Table>& tables, net::Duration patience)
     : endpoint_(endpoint), index_(index), patience_(patience), range_(index, ranges, tables) {}
+
+void HeldRange::load_snapshot(std::string_view saved) {
+  range_.load(saved);
+  range_.forget_workers();
+}
+
+std::string HeldRange::save_after(int64_t step) {
+  range_.commit(step, map_->departed);
+  return range_.save();
+}
 
 void HeldRange::follow(std::shared_ptr<const RingMap> map) {
   map_ = std::move(map);
@@ -78,37 +90,56 @@ void HeldRange::start_copy(const std::string& server, bool is_required) {
   copy.is_required = copy.is_required || is_required;
   if (!is_new) return;
   copy.whole = written_;
-  copy.queue.add(written_, std::make_shared<const std::string>(range_.save()));
+  copy.queue.add(written_,
+                 {std::make_shared<const std::string>(range_.save()), range_.committed()});
   send_to(server, copy);
 }
 
 void HeldRange::send_entry(const std::string& server, const Copy& copy, uint64_t number,
-                           const Message& entry) {
+                           const Entry& entry, net::Completion completion) {
   const CopyHead head{.generation = map_->generation,
                       .term = copy.term,
                       .number = number,
                       .range = index_,
-                      .is_whole = number == copy.whole};
-  send_pieces(endpoint_, server, kCopies, head_text(head), entry);
+                      .is_whole = number == copy.whole,
+                      .committed = entry.committed};
+  static const auto nothing = std::make_shared<const std::string>();
+  send_pieces(endpoint_, server, kCopies, head_text(head), entry.message, nothing,
+              std::move(completion));
 }
 
 void HeldRange::send_to(const std::string& server, Copy& copy) {
-  copy.queue.send(endpoint_.now(), [&](uint64_t number, const Message& entry) {
-    send_entry(server, copy, number, entry);
+  copy.queue.send(endpoint_.now(), [&](uint64_t number, const Entry& entry, net::Completion done) {
+    send_entry(server, copy, number, entry, std::move(done));
   });
 }
 
 void HeldRange::add_entry(const Message& write) {
   ++written_;
   for (auto& [server, copy] : copies_) {
-    copy.queue.add(written_, write);
+    copy.queue.add(written_, {write, range_.committed()});
     send_to(server, copy);
   }
 }
 
-bool HeldRange::take_request(const std::string& worker, const Request& request,
+Message HeldRange::decode(const RequestHead& head, const Message& message) {
+  if (head.coding.is_plain()) return message;
+  const auto& tables = range_.tables();
+  if (head.table >= tables.size()) {
+    return std::make_shared<const std::string>(plain_message(head, {.table = head.table}));
+  }
+  std::span<const Key> keys;
+  if (head.coding.keys_are_absent) {
+    const auto* const kept = kept_keys_.find(head.coding.signature);
+    if (!kept) return nullptr;
+    keys = *kept;
+  }
+  const ValueType type = tables[head.table].spec.type;
+  return std::make_shared<const std::string>(decode_request(*message, type, keys));
+}
+
+bool HeldRange::take_request(const std::string& worker, const RequestHead& head,
                              const Message& message) {
-  const auto& [head, body] = request;
   // With a newer map the worker may speak of steps that this server cannot judge yet.
   if (!is_master_ || head.generation > map_->generation || !map_->workers.contains(head.worker)) {
     return false;
@@ -116,24 +147,36 @@ bool HeldRange::take_request(const std::string& worker, const Request& request,
   range_.commit(head.committed, map_->departed);
   const bool is_repeated = head.number <= range_.clock(head.worker);
   if (!is_repeated && !range_.is_next(head)) return false;
-  const auto refusal = range_.refusal(body);
+  const auto plain = decode(head, message);
+  if (!plain) {
+    std::string text;
+    write_answer(
+        {.worker = head.worker, .number = head.number, .range = index_, .lacks_keys = true}, {}, {},
+        0, text);
+    net::send_owned(endpoint_, worker, kAnswers, std::make_shared<const std::string>(text));
+    return false;
+  }
+  const Request request = parse_request(*plain);
+  const auto signature = head.coding.signature;
+  const bool has_kept_keys = signature != 0 && kept_keys_.add(signature, request.body.keys);
+  const auto refusal = range_.refusal(request.body);
   if (!is_repeated) {
-    if (refusal.empty() && writes(body.operation)) {
-      range_.write(request, message);
-      add_entry(message);
+    if (refusal.empty() && writes(request.body.operation)) {
+      range_.write(request, plain);
+      add_entry(plain);
     }
     range_.advance(head);
   }
-  answer(worker, request, refusal);
+  answer(worker, request, head.coding, has_kept_keys, refusal);
   return !is_repeated;
 }
 
-void HeldRange::answer(const std::string& worker, const Request& request,
-                       const std::string& refusal) {
+void HeldRange::answer(const std::string& worker, const Request& request, const Coding& coding,
+                       bool has_kept_keys, const std::string& refusal) {
   const auto& [head, body] = request;
   std::string text;
   if (refusal.empty() && reads(body.operation)) {
-    range_.read(request, text);
+    range_.read(request, coding, has_kept_keys, text);
   }
   std::string error = refusal;
   if (text.size() > kMostMessage) error = "the values are too long for one answer";
@@ -142,10 +185,9 @@ void HeldRange::answer(const std::string& worker, const Request& request,
     write_answer({.worker = head.worker,
                   .number = head.number,
                   .range = index_,
-                  .error = error,
-                  .lengths = {},
-                  .values = {}},
-                 text);
+                  .has_kept_keys = has_kept_keys,
+                  .error = error},
+                 {}, {}, 0, text);
   }
   auto message = std::make_shared<const std::string>(std::move(text));
   if (!writes(body.operation)) {
@@ -184,7 +226,12 @@ void HeldRange::take_copy(const std::string& master, const CopyHead& head, std::
   } else if (!head.is_whole && head.term == term_ && head.number == next_) {
     const auto message = std::make_shared<const std::string>(entry);
     const Request request = parse_request(*message);
-    range_.commit(request.head.committed, map_->departed);
+    range_.commit(head.committed, map_->departed);
+    const auto refusal = range_.refusal(request.body);
+    if (!refusal.empty() || !writes(request.body.operation)) {
+      log::warn("a write of master {} does not fit: {}", master, refusal);
+      return;
+    }
     range_.write(request, message);
     range_.advance(request.head);
     ++next_;
@@ -210,9 +257,10 @@ void HeldRange::take_receipt(const std::string& server, const Receipt& receipt) 
 
 void HeldRange::resend() {
   for (auto& [server, copy] : copies_) {
-    copy.queue.resend(endpoint_.now(), [&](uint64_t number, const Message& entry) {
-      send_entry(server, copy, number, entry);
-    });
+    copy.queue.resend(endpoint_.now(),
+                      [&](uint64_t number, const Entry& entry, net::Completion done) {
+                        send_entry(server, copy, number, entry, std::move(done));
+                      });
   }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "troika/base/random.h"
 #include "troika/base/text.h"
 #include "troika/server/held_range.h"
 
@@ -102,9 +103,9 @@ std::vector<KeyGroup> group_keys(const TableSpec& table, const Keys& keys, uint3
   return groups;
 }
 
-std::string request_body(Operation operation, uint32_t index, const TableSpec& table,
-                         const Keys& keys, const Values* values, const CallOptions& options,
-                         const KeyGroup& group) {
+RangeRequest make_request(Operation operation, uint32_t index, const TableSpec& table,
+                          const Keys& keys, const Values* values, const CallOptions& options,
+                          const KeyGroup& group, const PushFilter* filter, uint64_t draw) {
   RequestBody body{.operation = operation, .table = index};
   const size_t size = size_of(table.type);
   std::vector<Key> listed;
@@ -142,13 +143,17 @@ std::string request_body(Operation operation, uint32_t index, const TableSpec& t
       body.values = gathered;
     }
   }
-  std::string text;
-  write_body(body, text);
-  if (text.size() > kMostMessage) {
-    refuse("a request", "too many values in one range of the ring",
-           fmt::format("{} bytes", text.size()), fmt::format("at most {}", kMostMessage));
+  RangeRequest request{
+      .call = {}, .keys = group, .operation = operation, .table = index, .run = body.run};
+  if (filter) request.coding = filter->coding(operation, body.keys);
+  request.parts = make_parts(body, table.type, request.coding,
+                             filter ? mix(filter->seed(), draw, group.range) : 0);
+  const size_t bytes = request.parts.keys->size() + request.parts.rest->size();
+  if (bytes > kMostMessage || request.parts.plain_bytes > kMostMessage) {
+    refuse("a request", "too many values in one range of the ring", fmt::format("{} bytes", bytes),
+           fmt::format("at most {}", kMostMessage));
   }
-  return text;
+  return request;
 }
 
 }  // namespace troika::server

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "troika/server/call.h"
+#include "troika/server/push_filter.h"
 #include "troika/server/ring_map.h"
 #include "troika/server/worker.h"
 
@@ -23,9 +24,10 @@ void check_call(const TableSpec& table, const std::string& what, const Keys& key
 // Returns the call's keys by range, in the order of ranges.
 std::vector<KeyGroup> group_keys(const TableSpec& table, const Keys& keys, uint32_t ranges);
 
-// Returns the body of the request for a group.
-std::string request_body(Operation operation, uint32_t index, const TableSpec& table,
-                         const Keys& keys, const Values* values, const CallOptions& options,
-                         const KeyGroup& group);
+// Returns the request for a group, without the call. `filter` may be null. `draw` numbers the call,
+// for random draws.
+RangeRequest make_request(Operation operation, uint32_t index, const TableSpec& table,
+                          const Keys& keys, const Values* values, const CallOptions& options,
+                          const KeyGroup& group, const PushFilter* filter, uint64_t draw);
 
 }  // namespace troika::server

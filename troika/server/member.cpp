@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <random>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
@@ -54,6 +55,7 @@ void Member::beat() {
   if (!refusal_.empty()) return;
   ++beat_.number;
   beat_.generation = map_->generation;
+  beat_.map = sends_map_ ? to_text(*map_) : "";
   fill_(beat_);
   net::send_owned(endpoint_, options_.scheduler, kBeats,
                   std::make_shared<const std::string>(to_message(beat_)), net::Priority::urgent);
@@ -75,6 +77,8 @@ void Member::take(const std::string& peer, const std::string& message) {
     const State state = parse_state(message);
     if (state.instance != beat_.instance) return;
     heard_ = endpoint_.now();
+    if (state.wants_map != std::exchange(sends_map_, state.wants_map)) return beat();
+    if (state.wants_map) return;
     const bool has_map = !state.map.empty() && state.generation > map_->generation;
     if (has_map) map_ = std::make_shared<const RingMap>(parse_map(state.map));
     if (!state.refusal.empty()) refusal_ = state.refusal;

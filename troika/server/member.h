@@ -54,6 +54,7 @@ class Member {
   std::shared_ptr<const RingMap> map_ = std::make_shared<const RingMap>();
   std::string refusal_;
   bool may_leave_ = false;
+  bool sends_map_ = false;  // the scheduler has asked for it
   net::Duration heard_;
   net::Ticket timer_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "troika/base/error.h"
 
@@ -30,22 +31,37 @@ void check(const SchedulerOptions& options) {
   require(!options.tables.empty(), "a parameter server without tables", "none", "at least one");
   std::set<std::string> names;
   for (const auto& table : options.tables) {
-    require(!table.name.empty() && table.name.find_first_of(" \t\n") == std::string::npos,
-            "a table's name", "`" + table.name + "`", "a word");
+    check_table(table);
     require(names.insert(table.name).second, "two tables of one name", table.name, "other names");
   }
 }
 
 }  // namespace
 
-Membership::Membership(SchedulerOptions options)
-    : options_(std::move(options)), consistency_(options_.consistency) {
+Membership::Membership(SchedulerOptions options, int64_t first_committed)
+    : options_(std::move(options)),
+      consistency_(options_.consistency),
+      committed_(first_committed) {
   check(options_);
+  map_.origin = options_.snapshot;
+  recovery_.is_under_way = options_.takes_over;
   map_.tables = options_.tables;
   map_.ranges.resize(options_.ranges);
 }
 
 bool Membership::take(const std::string& name, const Beat& beat, net::Duration now) {
+  if (recovery_.is_under_way) {
+    recover(name, beat, now);
+    return false;
+  }
+  if (beat.generation > map_.generation) {
+    throw Error("server", ErrorKind::usage,
+                {.what = name + " has a newer map than the scheduler",
+                 .got = fmt::format("generation {}", beat.generation),
+                 .expected = fmt::format("at most {}", map_.generation),
+                 .hint = "if the scheduler was lost, begin it again with "
+                         "SchedulerOptions::takes_over"});
+  }
   const auto generation = map_.generation;
   const auto gone = removed_.find(name);
   if (gone != removed_.end() && gone->second.instance == beat.instance) return false;
@@ -62,6 +78,7 @@ bool Membership::take(const std::string& name, const Beat& beat, net::Duration n
   node.heard = now;
   node.beat = beat;
   take_copies(name, beat);
+  take_saved(name, beat);
   if (beat.role == Role::worker && beat.is_leaving) remove(name);
   update_ranges();
   return update_steps() || map_.generation != generation;
@@ -137,26 +154,159 @@ bool Membership::update_steps() {
       request.finished[name] = std::max(node.beat.finished, node.before_first);
     }
   }
-  if (request.finished.empty() || !has_begun_) return false;
-  const auto least = std::ranges::min_element(
-      request.finished, [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (least->second > committed_) {
-    committed_ = least->second;
-    changed = true;
+  if (!request.finished.empty() && has_begun_) {
+    const auto least = std::ranges::min_element(
+        request.finished, [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (least->second > committed_) {
+      committed_ = least->second;
+      changed = true;
+    }
+    for (auto& [name, node] : nodes_) {
+      if (node.worker == 0 || node.beat.wanted <= node.granted) continue;
+      if (snapshot_.number != 0 && node.beat.wanted > snapshot_.last_step) continue;
+      request.worker = name;
+      request.step = node.beat.wanted;
+      if (!consistency_(request)) continue;
+      node.granted = node.beat.wanted;
+      changed = true;
+    }
   }
-  for (auto& [name, node] : nodes_) {
-    if (node.worker == 0 || node.beat.wanted <= node.granted) continue;
-    request.worker = name;
-    request.step = node.beat.wanted;
-    if (!consistency_(request)) continue;
-    node.granted = node.beat.wanted;
-    changed = true;
+  if (snapshot_.number != 0 && !snapshot_.is_drained) {
+    update_snapshot();
+    changed = changed || snapshot_.is_drained;
   }
   return changed;
 }
 
+bool Membership::begin_snapshot(const std::string& folder) {
+  if (snapshot_.number != 0) return false;
+  snapshot_.number = ++last_snapshot_;
+  snapshot_.folder = folder;
+  snapshot_.last_step = committed_;
+  for (const auto& [name, node] : nodes_) {
+    if (node.worker != 0) snapshot_.last_step = std::max(snapshot_.last_step, node.granted);
+  }
+  update_steps();
+  return true;
+}
+
+void Membership::end_snapshot() {
+  snapshot_ = {};
+  update_steps();
+}
+
+void Membership::update_snapshot() {
+  snapshot_.is_drained =
+      is_assigned_ && std::ranges::all_of(nodes_, [&](const auto& entry) {
+        const auto& node = entry.second;
+        return node.worker == 0 ||
+               std::max(node.beat.finished, node.before_first) >= snapshot_.last_step;
+      });
+  if (!snapshot_.is_drained) return;
+  // If workers left before, their unfinished steps are over.
+  committed_ = std::max(committed_, snapshot_.last_step);
+  for (uint32_t range = 0; range < map_.ranges.size(); ++range) {
+    if (map_.ranges[range].is_lost) snapshot_.problem = fmt::format("range {} was lost", range);
+  }
+}
+
+void Membership::take_saved(const std::string& name, const Beat& beat) {
+  if (snapshot_.number == 0 || beat.snapshot != snapshot_.number) return;
+  if (!beat.failure.empty()) snapshot_.problem = name + ": " + beat.failure;
+  for (const auto& saved : beat.saved) {
+    if (saved.range < map_.ranges.size()) snapshot_.saved[saved.range] = saved;
+  }
+}
+
+std::optional<SnapshotIndex> Membership::finished_snapshot() const {
+  if (snapshot_.number == 0 || snapshot_.saved.size() < map_.ranges.size()) return std::nullopt;
+  SnapshotIndex index{.step = snapshot_.last_step, .tables = map_.tables, .ranges = {}};
+  for (const auto& [range, saved] : snapshot_.saved) index.ranges.push_back(saved);
+  return index;
+}
+
+std::string Membership::snapshot_wait() const {
+  if (!is_assigned_) return "servers that have not joined";
+  for (const auto& [name, node] : nodes_) {
+    const auto finished = std::max(node.beat.finished, node.before_first);
+    if (node.worker != 0 && finished < snapshot_.last_step) {
+      return fmt::format("worker {}, which has finished step {} of {}", name, finished,
+                         snapshot_.last_step);
+    }
+  }
+  for (uint32_t range = 0; range < map_.ranges.size(); ++range) {
+    if (!snapshot_.saved.contains(range)) {
+      return fmt::format("server {}, which has not written range {}", map_.master(range), range);
+    }
+  }
+  return "nothing";
+}
+
+void Membership::recover(const std::string& name, const Beat& beat, net::Duration now) {
+  if (recovery_.map.generation == 0) recovery_.began = now;
+  auto& node = nodes_[name];
+  if (node.beat.instance == beat.instance && beat.number <= node.beat.number) return;
+  node.beat = beat;
+  node.heard = now;
+  recovery_.committed = std::max(recovery_.committed, beat.committed);
+  if (beat.map.empty()) return;
+  auto map = parse_map(beat.map);
+  if (map.tables != options_.tables || map.ranges.size() != options_.ranges) {
+    throw Error("server", ErrorKind::usage,
+                {.what = "the tables or ranges of " + name + " are not those of the scheduler",
+                 .hint = "begin the scheduler again with the options that it had"});
+  }
+  if (map.generation > recovery_.map.generation) recovery_.map = std::move(map);
+}
+
+void Membership::finish_recovery() {
+  const auto beats = std::exchange(nodes_, {});
+  const auto recovery = std::exchange(recovery_, {});
+  map_ = recovery.map;
+  ++map_.generation;
+  committed_ = recovery.committed;
+  is_assigned_ = std::ranges::any_of(
+      map_.ranges, [](const auto& range) { return !range.holders.empty() || range.is_lost; });
+  for (const auto& [number, step] : map_.departed) last_worker_ = std::max(last_worker_, number);
+  const auto workers = map_.workers;
+  has_begun_ = !workers.empty() || !map_.departed.empty();
+  for (const auto& [number, name] : workers) {
+    last_worker_ = std::max(last_worker_, number);
+    if (const auto found = beats.find(name); found != beats.end()) {
+      Node node = found->second;
+      node.worker = number;
+      node.granted = node.before_first = node.beat.finished;
+      nodes_[name] = node;
+      continue;
+    }
+    // A worker that was lost with the scheduler. All its later steps are left out everywhere.
+    map_.workers.erase(number);
+    map_.departed[number] = committed_;
+  }
+  for (const auto& [name, node] : beats) {
+    if (nodes_.contains(name)) continue;
+    if (node.beat.role == Role::worker) {
+      join(name, node.beat, node.heard);
+    } else {
+      nodes_[name] = node;
+    }
+  }
+  update_ranges();
+  update_steps();
+}
+
 bool Membership::expire(net::Duration now) {
+  if (recovery_.is_under_way) {
+    last_expire_ = now;
+    if (now - recovery_.began < options_.limit || recovery_.map.generation == 0) return false;
+    finish_recovery();
+    return true;
+  }
   std::vector<std::string> lost;
+  const auto pause = now - std::exchange(last_expire_, now);
+  if (pause > options_.limit / 2) {
+    for (auto& [name, node] : nodes_) node.heard = std::min(now, node.heard + pause);
+  }
   for (const auto& [name, node] : nodes_) {
     if (now - node.heard > options_.limit) lost.push_back(name);
   }
@@ -180,6 +330,11 @@ bool Membership::may_leave(const std::string& name, const Node& node) const {
 State Membership::state_for(const std::string& name) const {
   State state{.generation = map_.generation, .committed = committed_};
   const auto found = nodes_.find(name);
+  if (recovery_.is_under_way) {
+    state.wants_map = true;
+    if (found != nodes_.end()) state.instance = found->second.beat.instance;
+    return state;
+  }
   if (found == nodes_.end()) {
     const auto gone = removed_.find(name);
     if (gone == removed_.end()) return state;
@@ -198,6 +353,11 @@ State Membership::state_for(const std::string& name) const {
   state.worker = node.worker;
   state.granted = node.granted;
   state.before_first = node.before_first;
+  if (node.worker == 0 && snapshot_.is_drained) {
+    state.snapshot = snapshot_.number;
+    state.snapshot_step = snapshot_.last_step;
+    state.snapshot_folder = snapshot_.folder;
+  }
   if (node.beat.generation < map_.generation) state.map = to_text(map_);
   return state;
 }

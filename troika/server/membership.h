@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +31,12 @@ struct SchedulerOptions {
   // A node that sends no beat for this time is lost.
   net::Duration limit = std::chrono::seconds(2);
   Consistency consistency = sequential();
+  // A folder of Scheduler::save(), with the same tables and number of ranges, from which the values
+  // are read. The servers must see it under this path. Empty: values begin as the tables say.
+  std::string snapshot = {};
+  // This scheduler replaces one that was lost, with the same options: it learns the map from the
+  // servers and workers of that one, and waits `limit` for them.
+  bool takes_over = false;
 };
 
 struct NodeCounts {
@@ -39,14 +46,29 @@ struct NodeCounts {
 
 class Membership {
  public:
-  // Throws Error(server, usage) for options that cannot work.
-  explicit Membership(SchedulerOptions options);
+  // `first_committed`: the step of the snapshot; -1 without one. Throws Error(server, usage) for
+  // options that cannot work.
+  explicit Membership(SchedulerOptions options, int64_t first_committed = -1);
 
   // Processes a beat. Returns whether other nodes must get a new state.
   bool take(const std::string& name, const Beat& beat, net::Duration now);
-  // Removes lost nodes. Returns whether other nodes must get a new state.
+  // Removes lost nodes. Returns whether other nodes must get a new state. Must be called several
+  // times within SchedulerOptions::limit: if it was not, the scheduler itself was stopped, and no
+  // node is lost for that time.
   bool expire(net::Duration now);
   bool set_consistency(Consistency consistency);
+
+  // Begins a snapshot into a folder that exists: workers may finish the steps that some worker has
+  // begun, and when they have, servers write their ranges. Returns false if one is under way.
+  bool begin_snapshot(const std::string& folder);
+  // Returns the index when all ranges are written.
+  std::optional<SnapshotIndex> finished_snapshot() const;
+  // Returns why the snapshot cannot succeed; empty if it can.
+  const std::string& snapshot_problem() const { return snapshot_.problem; }
+  // Returns what the snapshot waits for, for messages.
+  std::string snapshot_wait() const;
+  // Steps begin again.
+  void end_snapshot();
 
   // Returns the state for a node that has sent a beat, and the names of the nodes that must get new
   // states.
@@ -66,6 +88,26 @@ class Membership {
     int64_t before_first = -1;
   };
 
+  struct Snapshot {
+    uint64_t number = 0;  // 0: none is under way
+    std::string folder;
+    int64_t last_step = -1;   // the last step that may begin
+    bool is_drained = false;  // all workers have finished it
+    std::map<uint32_t, SavedRange> saved;
+    std::string problem;
+  };
+  // What a scheduler that begins again knows from the nodes.
+  struct Recovery {
+    bool is_under_way = false;
+    net::Duration began{0};
+    RingMap map;             // the newest one
+    int64_t committed = -1;  // the last step that some node knows as finished by all workers
+  };
+
+  void recover(const std::string& name, const Beat& beat, net::Duration now);
+  void finish_recovery();
+  void update_snapshot();
+  void take_saved(const std::string& name, const Beat& beat);
   void join(const std::string& name, const Beat& beat, net::Duration now);
   void remove(const std::string& name);
   void take_copies(const std::string& name, const Beat& beat);
@@ -82,6 +124,10 @@ class Membership {
   std::map<std::string, Beat> removed_;  // the last beat of each node that was lost or has left
   uint64_t last_worker_ = 0;
   int64_t committed_ = -1;
+  net::Duration last_expire_{0};
+  Snapshot snapshot_;
+  uint64_t last_snapshot_ = 0;
+  Recovery recovery_;
 };
 
 }  // namespace troika::server

@@ -4,19 +4,24 @@
 
 #include <utility>
 
+#include "troika/base/random.h"
 #include "troika/server/step_sum.h"
 
 namespace troika::server {
 
 Range::Range(uint32_t index, uint32_t ranges, const std::vector<Table>& tables)
-    : index_(index), ranges_(ranges), tables_(tables) {
-  for (const auto& table : tables) {
+    : index_(index), ranges_(ranges), tables_(tables), stores_(make_stores()) {}
+
+auto Range::make_stores() const -> std::vector<AnyStore> {
+  std::vector<AnyStore> stores;
+  for (const auto& table : tables_) {
     if (table.spec.type == ValueType::float32) {
-      stores_.emplace_back(std::in_place_type<Store<float>>, table, index, ranges);
+      stores.emplace_back(std::in_place_type<Store<float>>, table, index_, ranges_);
     } else {
-      stores_.emplace_back(std::in_place_type<Store<double>>, table, index, ranges);
+      stores.emplace_back(std::in_place_type<Store<double>>, table, index_, ranges_);
     }
   }
+  return stores;
 }
 
 uint64_t Range::clock(uint64_t worker) const {
@@ -49,7 +54,8 @@ void Range::write(const Request& request, const Message& message) {
   if (waits) waiting_[{head.step, head.worker}].push_back(message);
 }
 
-void Range::read(const Request& request, std::string& answer) const {
+void Range::read(const Request& request, const Coding& coding, bool has_kept_keys,
+                 std::string& answer) const {
   const auto& [head, body] = request;
   std::visit(
       [&]<typename T>(const Store<T>& store) {
@@ -60,10 +66,11 @@ void Range::read(const Request& request, std::string& answer) const {
             {.worker = head.worker,
              .number = head.number,
              .range = head.range,
+             .has_kept_keys = has_kept_keys,
              .error = {},
              .lengths = lengths,
              .values = {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)}},
-            answer);
+            tables_[body.table].spec.type, coding, mix(head.worker, head.number), answer);
       },
       stores_[body.table]);
 }
@@ -146,6 +153,11 @@ std::string Range::save() const {
   return copy;
 }
 
+void Range::forget_workers() {
+  clocks_.clear();
+  waiting_.clear();
+}
+
 void Range::load(std::string_view copy) {
   Reader reader(copy);
   const auto expect = [&](const std::string& got, const std::string& expected) {
@@ -157,24 +169,34 @@ void Range::load(std::string_view copy) {
   };
   expect(fmt::format("range {}", reader.number<uint64_t>()), fmt::format("range {}", index_));
   expect(fmt::format("{} ranges", reader.number<uint64_t>()), fmt::format("{} ranges", ranges_));
+  auto stores = make_stores();
   for (uint32_t table = 0; table < tables_.size(); ++table) {
     expect(reader.text(), to_text(tables_[table].spec));
-    std::visit([&](auto& store) { store.load(reader); }, stores_[table]);
+    std::visit([&](auto& store) { store.load(reader); }, stores[table]);
   }
-  committed_ = reader.number<int64_t>();
-  clocks_.clear();
-  waiting_.clear();
+  const auto committed = reader.number<int64_t>();
+  decltype(clocks_) clocks;
+  decltype(waiting_) waiting;
   for (auto left = reader.number<uint64_t>(); left > 0; --left) {
     const auto worker = reader.number<uint64_t>();
-    clocks_[worker] = reader.number<uint64_t>();
+    clocks[worker] = reader.number<uint64_t>();
   }
   for (auto left = reader.number<uint64_t>(); left > 0; --left) {
     const auto step = reader.number<int64_t>();
-    auto& messages = waiting_[{step, reader.number<uint64_t>()}];
+    auto& messages = waiting[{step, reader.number<uint64_t>()}];
     for (auto count = reader.number<uint64_t>(); count > 0; --count) {
       messages.push_back(std::make_shared<const std::string>(reader.text()));
+      const auto body = parse_request(*messages.back()).body;
+      const bool fits =
+          body.table < stores.size() &&
+          std::visit([&](const auto& s) { return s.refusal(body); }, stores[body.table]).empty();
+      if (!fits) expect("a write that does not fit its table", "one that does");
     }
   }
+  stores_ = std::move(stores);
+  committed_ = committed;
+  clocks_ = std::move(clocks);
+  waiting_ = std::move(waiting);
 }
 
 }  // namespace troika::server

@@ -35,25 +35,34 @@ class Range {
   // Executes a write for which refusal() is empty. `message` is the request's message. For a table
   // that applies pushes per step, it is kept until commit().
   void write(const Request& request, const Message& message);
-  // Appends an Answer with the values that the request reads.
-  void read(const Request& request, std::string& answer) const;
+  // Appends an answer with the values that the request reads, encoded as `coding` says.
+  // `has_kept_keys` is passed on to the answer.
+  void read(const Request& request, const Coding& coding, bool has_kept_keys,
+            std::string& answer) const;
   // Advances the worker's clock to the request.
   void advance(const RequestHead& head);
   // Applies the waiting pushes of all steps up to this one, except for those of steps that a
   // departed worker did not finish. Does nothing if the step was committed already.
   void commit(int64_t step, const Departed& departed);
 
+  // The step of the last commit.
+  int64_t committed() const { return committed_; }
+  const std::vector<Table>& tables() const { return tables_; }
+
   // Bytes of values, state and waiting pushes.
   size_t bytes() const;
   uint64_t keys() const;
   // Save and load a copy: values, clocks and waiting pushes. load() throws Error(server, failure)
-  // if the copy has other tables.
+  // if the copy has other tables, and then changes nothing.
   std::string save() const;
   void load(std::string_view copy);
+  // Forgets workers and waiting pushes, after load() of a snapshot: its workers are gone.
+  void forget_workers();
 
  private:
   using AnyStore = std::variant<Store<float>, Store<double>>;
 
+  std::vector<AnyStore> make_stores() const;
   template <typename T>
   void apply_sums(Store<T>& store, uint32_t table, int64_t step, const Departed& departed);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,20 @@ struct FailedRequest {
   std::string reason;
 };
 
+// Bytes of a worker's messages since its beginning. Requests that were sent again count again.
+struct Traffic {
+  uint64_t requests = 0;
+  uint64_t request_bytes = 0;
+  uint64_t plain_request_bytes = 0;  // as if no filter had encoded them
+  uint64_t answers = 0;
+  uint64_t answer_bytes = 0;
+  uint64_t plain_answer_bytes = 0;
+  uint64_t keys = 0;               // of pushes
+  uint64_t keys_left_out = 0;      // by filters
+  uint64_t key_lists_absent = 0;   // requests without their list of keys
+  uint64_t key_lists_lacking = 0;  // lists that a server asked for again
+};
+
 // All functions run under the endpoint's rules for callbacks.
 class RangeRequests {
  public:
@@ -33,8 +48,12 @@ class RangeRequests {
   // Numbers a request and sends it as soon as the window of its range allows. If the range is lost,
   // returns the request with the reason.
   std::vector<FailedRequest> add(std::shared_ptr<RangeRequest> request);
-  // Returns the request of an answer, and removes it; null if it was answered already.
-  std::shared_ptr<RangeRequest> take(const Answer& answer);
+  // Returns the request of an answer, with a plain `answer`, and removes it; null if it was
+  // answered already, or must be sent again with its keys. Throws Error(server, failure) if the
+  // answer does not fit the request, which then stays.
+  std::shared_ptr<RangeRequest> take(const Message& message);
+  const Traffic& traffic() const { return traffic_; }
+  void count_keys(uint64_t keys, uint64_t left_out);
   // Sends requests again that were not answered in time.
   void resend();
   // Returns a text such as `no answer of s1 for range 3 (and 2 others)`.
@@ -45,12 +64,14 @@ class RangeRequests {
     explicit Queue(net::Duration patience) : items(patience, 16) {}
 
     ResendQueue<std::shared_ptr<RangeRequest>> items;
-    uint64_t last = 0;   // the number of the last request
-    std::string server;  // to which the requests were sent
+    uint64_t last = 0;        // the number of the last request
+    std::string server;       // to which the requests were sent
+    std::set<uint64_t> kept;  // signatures of the lists of keys that the server has kept
   };
 
   void send(uint32_t range);
-  void send_one(uint32_t range, uint64_t number, const RangeRequest& request);
+  void send_one(uint32_t range, uint64_t number, const RangeRequest& request,
+                net::Completion completion);
   std::vector<FailedRequest> fail_lost(uint32_t range);
 
   net::Endpoint& endpoint_;
@@ -59,6 +80,7 @@ class RangeRequests {
   uint64_t worker_ = 0;
   int64_t committed_ = -1;
   std::vector<Queue> queues_;  // by range
+  Traffic traffic_;
 };
 
 }  // namespace troika::server

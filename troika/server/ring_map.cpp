@@ -175,6 +175,7 @@ bool RingMap::has_server(const std::string& server) const {
 std::string to_text(const RingMap& map) {
   std::string text = fmt::format("generation {}\n", map.generation);
   for (const auto& table : map.tables) text += "table " + to_text(table) + "\n";
+  if (!map.origin.empty()) text += "origin " + map.origin + "\n";
   for (size_t first = 0; first < map.ranges.size();) {
     size_t last = first;
     while (last + 1 < map.ranges.size() && map.ranges[last + 1] == map.ranges[first]) ++last;
@@ -195,6 +196,8 @@ RingMap parse_map(std::string_view text) {
       map.generation = number(words[1], line);
     } else if (words[0] == "table") {
       map.tables.push_back(parse_table(line.substr(6)));
+    } else if (words[0] == "origin") {
+      map.origin = line.substr(7);
     } else if (words[0] == "ranges") {
       parse_ranges(words, line, map);
     } else if (words[0] == "worker" && words.size() == 3) {
@@ -205,6 +208,7 @@ RingMap parse_map(std::string_view text) {
       refuse(line);
     }
   }
+  if (map.generation > 0 && (map.ranges.empty() || map.tables.empty())) refuse("(none)");
   return map;
 }
 

@@ -37,6 +37,8 @@ struct RingMap {
   // Increases with each change. 0: no map yet.
   uint64_t generation = 0;
   std::vector<TableSpec> tables;
+  // The folder of the snapshot that the first holders of the ranges read; empty if there is none.
+  std::string origin;
   std::vector<RangeHolders> ranges;
   std::map<uint64_t, std::string> workers;  // the workers that take part, by number
   // The last finished step of workers that have left or were lost, by number.
@@ -51,8 +53,9 @@ struct RingMap {
   bool operator==(const RingMap&) const = default;
 };
 
-// Returns lines: `generation 3`, `table SPEC`, `ranges 0-7 s0 s1`, `ranges 8-15 s1 +s2@3` (s2 is
-// getting copies since generation 3), `ranges 16-16 lost`, `worker 1 w0`, `departed 2 17`.
+// Returns lines: `generation 3`, `table SPEC`, `origin FOLDER`, `ranges 0-7 s0 s1`, `ranges 8-15 s1
+// +s2@3` (s2 is getting copies since generation 3), `ranges 16-16 lost`, `worker 1 w0`, `departed 2
+// 17`.
 std::string to_text(const RingMap& map);
 // The inverse of to_text(). Throws Error(server, usage) with the line that does not parse.
 RingMap parse_map(std::string_view text);

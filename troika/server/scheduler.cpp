@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "troika/base/error.h"
+#include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/server/send.h"
+#include "troika/server/snapshot.h"
 
 namespace troika::server {
 
@@ -12,10 +16,30 @@ namespace {
 
 constexpr size_t kMostBeat = size_t{64} << 20;
 
+// Returns the step of the snapshot with which to begin; -1 without one.
+int64_t step_of_snapshot(const SchedulerOptions& options) {
+  if (options.snapshot.empty()) return -1;
+  const auto index = read_index(options.snapshot);
+  const auto text = [](const std::vector<TableSpec>& tables) {
+    std::string all;
+    for (const auto& table : tables) all += (all.empty() ? "" : "; ") + to_text(table);
+    return all;
+  };
+  if (index.tables != options.tables || index.ranges.size() != options.ranges) {
+    throw Error("server", ErrorKind::usage,
+                {.what = "the tables of snapshot " + options.snapshot,
+                 .got = fmt::format("{} ranges, {}", index.ranges.size(), text(index.tables)),
+                 .expected = fmt::format("{} ranges, {}", options.ranges, text(options.tables))});
+  }
+  return index.step;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(net::Endpoint& endpoint, SchedulerOptions options)
-    : endpoint_(endpoint), interval_(options.limit / 8), membership_(std::move(options)) {
+    : endpoint_(endpoint),
+      interval_(options.limit / 8),
+      membership_(options, step_of_snapshot(options)) {
   endpoint_.handle(kBeats, kMostBeat, [this](const std::string& peer, const std::string& message) {
     take(peer, message);
   });
@@ -55,6 +79,56 @@ void Scheduler::set_consistency(Consistency consistency) {
   net::act_on(endpoint_, [&] {
     if (membership_.set_consistency(std::move(consistency))) tell_all();
   });
+}
+
+void Scheduler::save(const std::filesystem::path& folder, Deadline deadline) {
+  namespace fs = std::filesystem;
+  if (fs::exists(folder)) {
+    throw Error("server", ErrorKind::usage,
+                {.what = "the snapshot's folder exists", .got = folder.string()});
+  }
+  const fs::path part = fs::absolute(folder).lexically_normal().string() + ".part";
+  fs::remove_all(part);
+  make_folder(part);
+  bool has_begun = false;
+  net::act_on(endpoint_, [&] {
+    has_begun = membership_.begin_snapshot(part.string());
+    tell_all();
+  });
+  if (!has_begun) {
+    throw Error("server", ErrorKind::usage, {.what = "two snapshots at a time"});
+  }
+  std::optional<SnapshotIndex> index;
+  std::string problem;
+  ErrorKind kind = ErrorKind::failure;
+  const auto is_over = [&] {
+    problem = membership_.snapshot_problem();
+    index = membership_.finished_snapshot();
+    return index || !problem.empty();
+  };
+  if (!endpoint_.run_until(is_over, time_left(deadline))) {
+    kind = ErrorKind::timeout;
+    net::act_on(endpoint_, [&] { problem = "waits for " + membership_.snapshot_wait(); });
+  }
+  try {
+    if (problem.empty()) {
+      write_index(part, *index);
+      sync_path(part);
+      fs::rename(part, folder);
+      sync_path(fs::absolute(folder).parent_path());
+    }
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  net::act_on(endpoint_, [this] {
+    membership_.end_snapshot();
+    tell_all();
+  });
+  if (problem.empty()) return;
+  std::error_code ignored;
+  fs::remove_all(part, ignored);
+  throw Error("server", kind,
+              {.what = "the snapshot " + folder.string() + " failed", .got = problem});
 }
 
 void Scheduler::wait_for(int servers, int workers, Deadline deadline) {

@@ -3,6 +3,7 @@
 // sections 3.1 and 4.3, where these are the server manager and the workers' task scheduler).
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "troika/server/membership.h"
@@ -12,7 +13,9 @@ namespace troika::server {
 // A service on an endpoint, which works in the endpoint's callbacks. The endpoint must outlive it,
 // and be connected to the endpoints of all servers and workers. Each server and worker has its own
 // endpoint, which may be in the same process. If the scheduler ends, servers and workers continue
-// until a worker asks for a step or a node is lost. Any thread may call its functions.
+// until a worker asks for a step or a node is lost. A new scheduler with the same options and
+// SchedulerOptions::takes_over, on an endpoint of the same name, can replace it. Any thread may
+// call its functions.
 class Scheduler {
  public:
   // Throws Error(server, usage) for options that cannot work.
@@ -23,6 +26,13 @@ class Scheduler {
 
   // Sets the rule for steps that begin from now on. Does not affect steps that have begun.
   void set_consistency(Consistency consistency);
+  // Writes a snapshot: the values and states of all tables after the last step that some worker has
+  // begun, which all workers finish first. No later step begins until the snapshot is whole; calls
+  // outside of steps may be in it or not. `folder` must not exist; it appears whole, or not at all.
+  // All servers must see it under this path. Blocks. Throws Error(server): `usage` if the folder
+  // exists, `timeout` if a worker has not finished the step by the deadline, `failure` if a server
+  // cannot write. Callbacks must not call it.
+  void save(const std::filesystem::path& folder, Deadline deadline);
   // Blocks until at least these numbers of servers and workers take part. Throws Error(server,
   // timeout) with the present numbers. Callbacks must not call it.
   void wait_for(int servers, int workers, Deadline deadline);

@@ -13,13 +13,15 @@ namespace troika::server {
 
 using Message = std::shared_ptr<const std::string>;
 
-// Sends a message. Keeps head and body alive until they are sent. `completion` may be empty.
+// Sends a message. Keeps its parts alive until they are sent. `completion` may be empty.
 inline void send_pieces(net::Endpoint& endpoint, const std::string& peer, net::Channel channel,
-                        std::string head, const Message& body, net::Completion completion = {}) {
+                        std::string head, const Message& body, const Message& rest,
+                        net::Completion completion) {
   const auto kept = std::make_shared<const std::string>(std::move(head));
-  endpoint.send(peer, channel, {std::string_view(*kept), std::string_view(*body)},
+  endpoint.send(peer, channel,
+                {std::string_view(*kept), std::string_view(*body), std::string_view(*rest)},
                 net::Priority::normal,
-                [kept, body, completion = std::move(completion)](const net::Result& result) {
+                [kept, body, rest, completion = std::move(completion)](const net::Result& result) {
                   if (completion) completion(result);
                 });
 }

@@ -1,10 +1,11 @@
 #include "troika/server/server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
-#include "troika/server/wire.h"
+#include "troika/server/snapshot.h"
 
 namespace troika::server {
 
@@ -20,7 +21,7 @@ Server::Server(net::Endpoint& endpoint, ServerOptions options)
       options_(std::move(options)),
       member_(
           endpoint, options_.member, Role::server, [this](Beat& beat) { fill(beat); },
-          [this](const State&) { follow(); }) {
+          [this](const State& state) { follow(state); }) {
   for (const auto& [channel, most] :
        {std::pair(kRequests, kMostMessage + 4096), std::pair(kCopies, kMostCopy),
         std::pair(kReceipts, size_t{1024})}) {
@@ -33,7 +34,10 @@ Server::Server(net::Endpoint& endpoint, ServerOptions options)
 
 Server::~Server() {
   for (const auto channel : {kRequests, kCopies, kReceipts}) endpoint_.handle(channel, 0, {});
-  net::act_on(endpoint_, [this] { endpoint_.cancel(timer_, net::Outcome::cancelled); });
+  net::act_on(endpoint_, [this] {
+    endpoint_.cancel(timer_, net::Outcome::cancelled);
+    if (file_timer_ != 0) endpoint_.cancel(file_timer_, net::Outcome::cancelled);
+  });
 }
 
 void Server::tick() {
@@ -66,20 +70,33 @@ bool Server::try_take(net::Channel channel, const std::string& peer, std::string
     found->second.take_copy(peer, head, std::string_view(message).substr(kCopyHead));
   } else {
     const auto kept = std::make_shared<std::string>(std::move(message));
-    const auto request = parse_request(*kept);
-    if (request.head.generation > generation) {
+    const auto head = parse_head(*kept);
+    if (head.generation > generation) {
       message = std::move(*kept);
       return false;
     }
-    const auto found = ranges_.find(request.head.range);
-    if (found != ranges_.end()) requests_ += found->second.take_request(peer, request, kept);
+    const auto found = ranges_.find(head.range);
+    if (found != ranges_.end()) requests_ += found->second.take_request(peer, head, kept);
   }
   return true;
 }
 
-void Server::follow() {
+void Server::follow(const State& state) {
+  // Other servers have the ranges of a server that the scheduler refuses.
+  if (!member_.refusal().empty()) {
+    ranges_.clear();
+    to_load_.clear();
+    snapshot_ = {};
+    return;
+  }
+  if (!failure_.empty() || member_.map()->generation == 0) return;
+  follow_map();
+  follow_snapshot(state);
+  if (file_timer_ == 0) work_on_files();
+}
+
+void Server::follow_map() {
   const auto& map = member_.map();
-  if (!failure_.empty() || map->generation == 0) return;
   try {
     if (tables_.empty()) {
       for (const auto& spec : map->tables) {
@@ -94,23 +111,99 @@ void Server::follow() {
   for (uint32_t i = 0; i < map->ranges.size(); ++i) {
     if (!map->has_server(i, endpoint_.name())) {
       ranges_.erase(i);
+      to_load_.erase(i);
       continue;
     }
     const auto count = static_cast<uint32_t>(map->ranges.size());
-    ranges_.try_emplace(i, endpoint_, i, count, tables_, options_.resend).first->second.follow(map);
+    if (!ranges_.contains(i)) {
+      // The first holders of a range were never its joiners.
+      const auto& holders = map->ranges[i].holders;
+      const bool is_holder = std::ranges::find(holders, endpoint_.name()) != holders.end();
+      if (is_holder && !map->origin.empty()) {
+        to_load_.insert(i);
+        continue;
+      }
+      ranges_.try_emplace(i, endpoint_, i, count, tables_, options_.resend);
+    }
+    ranges_.at(i).follow(map);
   }
   auto early = std::exchange(early_, {});
   for (auto& [channel, peer, message] : early) take(channel, peer, std::move(message));
+}
+
+void Server::follow_snapshot(const State& state) {
+  if (state.snapshot == 0) {
+    snapshot_ = {};
+  } else if (state.snapshot != snapshot_.order) {
+    snapshot_ = {};
+    snapshot_.order = state.snapshot;
+    snapshot_.step = state.snapshot_step;
+    snapshot_.folder = state.snapshot_folder;
+  }
+}
+
+void Server::work_on_files() {
+  file_timer_ = 0;
+  if (!load_one() && !save_one()) return;
+  file_timer_ = endpoint_.after(net::Duration(0), [this] { work_on_files(); });
+}
+
+bool Server::load_one() {
+  if (to_load_.empty() || !failure_.empty()) return false;
+  const uint32_t index = *to_load_.begin();
+  const auto& map = member_.map();
+  const auto count = static_cast<uint32_t>(map->ranges.size());
+  try {
+    const auto saved = read_index(map->origin).ranges;
+    if (saved.size() != count) {
+      throw Error("server", ErrorKind::usage,
+                  {.what = "the ranges of snapshot " + map->origin,
+                   .got = std::to_string(saved.size()),
+                   .expected = std::to_string(count)});
+    }
+    HeldRange range(endpoint_, index, count, tables_, options_.resend);
+    range.load_snapshot(read_range(map->origin, saved[index]));
+    to_load_.erase(index);
+    ranges_.emplace(index, std::move(range)).first->second.follow(map);
+  } catch (const Error& error) {
+    failure_ = error.what();
+    log::error("{}", failure_);
+    member_.beat();
+    return false;
+  }
+  return true;
+}
+
+bool Server::save_one() {
+  if (snapshot_.order == 0 || !snapshot_.failure.empty()) return false;
+  for (auto& [index, range] : ranges_) {
+    if (!range.is_master() || snapshot_.saved.contains(index)) continue;
+    try {
+      snapshot_.saved[index] =
+          write_range(snapshot_.folder, index, endpoint_.name(), range.save_after(snapshot_.step));
+    } catch (const Error& error) {
+      snapshot_.failure = error.what();
+    }
+    member_.beat();
+    return true;
+  }
+  return false;
 }
 
 void Server::fill(Beat& beat) {
   beat.copies.clear();
   beat.bytes = beat.keys = 0;
   beat.requests = requests_;
+  beat.snapshot = snapshot_.order;
+  beat.failure = failure_.empty() ? snapshot_.failure : failure_;
+  beat.saved.clear();
+  for (const auto& [index, saved] : snapshot_.saved) beat.saved.push_back(saved);
+  beat.committed = -1;
   for (const auto& [index, range] : ranges_) {
     for (auto& copy : range.copies_done()) beat.copies.push_back(std::move(copy));
     beat.bytes += range.range().bytes();
     beat.keys += range.range().keys();
+    beat.committed = std::max(beat.committed, range.range().committed());
   }
 }
 
@@ -120,7 +213,7 @@ void Server::wait_until_ready(Deadline deadline) {
   const auto is_over = [&] {
     kind = !failure_.empty() ? ErrorKind::usage : ErrorKind::peer;
     problem = !failure_.empty() ? failure_ : member_.refusal();
-    return !problem.empty() || !ranges_.empty();
+    return !problem.empty() || (!ranges_.empty() && to_load_.empty());
   };
   if (!endpoint_.run_until(is_over, time_left(deadline))) {
     net::act_on(endpoint_, [&] { problem = member_.scheduler_age(); });

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,10 +52,26 @@ class Server {
     std::string message;
   };
 
+  // The scheduler's order to write a snapshot, and what was done.
+  struct SnapshotWork {
+    uint64_t order = 0;
+    int64_t step = -1;
+    std::string folder;
+    std::map<uint32_t, SavedRange> saved;
+    std::string failure;
+  };
+
   void take(net::Channel channel, const std::string& peer, std::string message);
   // Returns false if the message needs a newer map.
   bool try_take(net::Channel channel, const std::string& peer, std::string& message);
-  void follow();
+  void follow(const State& state);
+  void follow_map();
+  void follow_snapshot(const State& state);
+  // Reads or writes the file of one range, so that beats and requests pass between files. Calls
+  // itself again while there are more.
+  void work_on_files();
+  bool load_one();
+  bool save_one();
   void fill(Beat& beat);
   void tick();
 
@@ -63,9 +80,12 @@ class Server {
   std::vector<Table> tables_;  // set once, with the first map
   std::map<uint32_t, HeldRange> ranges_;
   std::deque<Early> early_;
+  std::set<uint32_t> to_load_;  // ranges whose files in the snapshot were not read yet
+  SnapshotWork snapshot_;
   std::string failure_;  // why this server cannot work
   uint64_t requests_ = 0;
   net::Ticket timer_ = 0;
+  net::Ticket file_timer_ = 0;  // 0: there are no files to read or write
   Member member_;
 };
 

@@ -42,7 +42,8 @@ Store<T>::Store(const Table& table, uint32_t range, uint32_t ranges)
     : table_(table),
       range_(range),
       ranges_(ranges),
-      span_(table.spec.keys > 0 ? keys_of(table.spec, range, ranges) : KeySpan{}) {
+      span_(fixed_rows(table.spec) > 0 ? keys_of(table.spec, range, ranges) : KeySpan{}),
+      policy_(table.spec.admit, (table.spec.rows + ranges - 1) / ranges) {
   if (!is_array()) return;
   updates_.resize(span_.count);
   values_.resize(span_.count * table.spec.width);
@@ -61,7 +62,8 @@ std::string Store<T>::refusal(const RequestBody& request) const {
   const bool is_run = request.keys.empty() && count > 0;
   if (is_run && spec.keys == 0) return "table " + spec.name + " is sparse and takes lists of keys";
   const auto belongs = [&](Key key) {
-    return spec.keys > 0 ? span_.contains(key) : range_of(spec, key, ranges_) == range_;
+    return fixed_rows(spec) > 0 ? span_.contains(row_of(spec, key))
+                                : range_of(spec, key, ranges_) == range_;
   };
   for (size_t i = 0; i < (is_run ? 1 : count); ++i) {
     if (i > 0 && request.keys[i] <= request.keys[i - 1]) return "the keys are not ascending";
@@ -93,7 +95,7 @@ std::string Store<T>::refusal(const RequestBody& request) const {
 template <typename T>
 auto Store<T>::find(Key key) const -> std::optional<Row> {
   if (is_array()) {
-    const size_t index = key - span_.first;
+    const size_t index = row_of(table_.spec, key) - span_.first;
     return Row{index, index * table_.spec.width, table_.spec.width};
   }
   const auto found = rows_.find(key);
@@ -102,7 +104,13 @@ auto Store<T>::find(Key key) const -> std::optional<Row> {
 
 template <typename T>
 auto Store<T>::find_or_add(Key key, uint32_t length) -> Row {
-  if (const auto row = find(key)) return *row;
+  if (const auto row = find(key)) {
+    policy_.use(row->index);
+    return *row;
+  }
+  if (policy_.is_full(updates_.size())) return replace_oldest(key);
+  if (table_.spec.rows > 0) keys_.push_back(key);
+  policy_.use(updates_.size());
   const Row row{updates_.size(), values_.size(), length};
   rows_.emplace(key, row);
   updates_.push_back(0);
@@ -111,6 +119,23 @@ auto Store<T>::find_or_add(Key key, uint32_t length) -> Row {
                                             : T(0));
   }
   state_.resize(values_.size() * static_cast<size_t>(table_.update.states));
+  return row;
+}
+
+template <typename T>
+auto Store<T>::replace_oldest(Key key) -> Row {
+  const uint64_t index = policy_.oldest();
+  const Row row = rows_.at(keys_[index]);
+  rows_.erase(keys_[index]);
+  rows_.emplace(key, row);
+  keys_[index] = key;
+  updates_[index] = 0;
+  policy_.use(index);
+  const auto states = static_cast<size_t>(table_.update.states);
+  std::ranges::fill(std::span(state_).subspan(row.offset * states, row.length * states), T(0));
+  for (uint32_t i = 0; i < row.length; ++i) {
+    values_[row.offset + i] = static_cast<T>(initial_value(table_.spec, key, i));
+  }
   return row;
 }
 
@@ -136,6 +161,7 @@ void Store<T>::push(const RequestBody& request) {
     return;
   }
   for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> pushed) {
+    if (table_.spec.admit > 1 && !find(key) && !policy_.admits(key)) return;
     apply(find_or_add(key, static_cast<uint32_t>(pushed.size())), pushed);
   });
 }
@@ -153,6 +179,7 @@ void Store<T>::assign(const RequestBody& request) {
 
 template <typename T>
 void Store<T>::reserve(const RequestBody& request) {
+  if (table_.spec.width > 0) return;
   for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> values) {
     find_or_add(key, static_cast<uint32_t>(values.size()));
   });
@@ -183,7 +210,7 @@ void Store<T>::pull(const RequestBody& request, std::vector<uint32_t>& lengths,
 template <typename T>
 size_t Store<T>::bytes() const {
   return (values_.size() + state_.size()) * sizeof(T) + updates_.size() * sizeof(uint64_t) +
-         rows_.size() * (sizeof(Key) + sizeof(Row));
+         rows_.size() * (sizeof(Key) + sizeof(Row)) + keys_.size() * sizeof(Key) + policy_.bytes();
 }
 
 template <typename T>
@@ -197,6 +224,7 @@ void Store<T>::save(Writer& writer) const {
     index.insert(index.end(), {key, row.index, row.offset, row.length});
   }
   writer.array(std::span<const uint64_t>(index));
+  policy_.save(writer);
 }
 
 template <typename T>
@@ -206,12 +234,15 @@ void Store<T>::load(Reader& reader) {
   const auto updates = reader.array<uint64_t>();
   const auto index = reader.array<uint64_t>();
   std::unordered_map<Key, Row> rows;
+  std::vector<bool> is_seen(updates.size());
   bool fits = state.size() == values.size() * static_cast<size_t>(table_.update.states);
   if (is_array()) fits = fits && values.size() == values_.size() && updates.size() == span_.count;
-  for (size_t i = 0; i + 3 < index.size(); i += 4) {
+  for (size_t i = 0; i + 3 < index.size() && fits; i += 4) {
     const Row row{index[i + 1], index[i + 2], static_cast<uint32_t>(index[i + 3])};
-    fits = fits && row.index < updates.size() && row.offset <= values.size() &&
-           row.length <= values.size() - row.offset;
+    fits = row.index < updates.size() && !is_seen[row.index] && row.offset <= values.size() &&
+           row.length <= values.size() - row.offset &&
+           (table_.spec.width == 0 || row.length == table_.spec.width);
+    if (fits) is_seen[row.index] = true;
     rows.emplace(index[i], row);
   }
   if (!fits || (!is_array() && rows.size() != updates.size())) {
@@ -219,6 +250,11 @@ void Store<T>::load(Reader& reader) {
         "server", ErrorKind::failure,
         {.what = fmt::format("a copy of range {} does not fit table {}", range_, table_.spec.name),
          .hint = "were the table's options changed?"});
+  }
+  policy_.load(reader, updates.size());
+  keys_.resize(table_.spec.rows > 0 ? updates.size() : 0);
+  for (const auto& [key, row] : rows) {
+    if (!keys_.empty()) keys_[row.index] = key;
   }
   values_.assign(values.begin(), values.end());
   state_.assign(state.begin(), state.end());

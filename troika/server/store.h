@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "troika/server/request.h"
+#include "troika/server/row_policy.h"
 #include "troika/server/wire.h"
 
 namespace troika::server {
@@ -30,7 +31,7 @@ class Store {
   // Execute a request for which refusal() is empty.
   void push(const RequestBody& request);
   void assign(const RequestBody& request);
-  // Fixes the number of values of a push's keys, without changing values.
+  // Fixes the number of values of a push's keys for width 0, without changing values.
   void reserve(const RequestBody& request);
   // Appends the values, and for width 0 the number of values of each key.
   void pull(const RequestBody& request, std::vector<uint32_t>& lengths,
@@ -40,6 +41,7 @@ class Store {
   // Bytes of values, rules' state and index.
   size_t bytes() const;
   void save(Writer& writer) const;
+  // Throws Error(server, failure) if the saved values do not fit the table.
   void load(Reader& reader);
 
  private:
@@ -49,16 +51,20 @@ class Store {
     uint32_t length = 0;
   };
 
-  bool is_array() const { return table_.spec.keys > 0 && table_.spec.width > 0; }
+  bool is_array() const { return fixed_rows(table_.spec) > 0 && table_.spec.width > 0; }
   std::optional<Row> find(Key key) const;
   Row find_or_add(Key key, uint32_t length);
+  // Gives the row that was used least recently to another key.
+  Row replace_oldest(Key key);
   void apply(const Row& row, std::span<const T> pushed);
 
   const Table& table_;
   const uint32_t range_;
   const uint32_t ranges_;
-  const KeySpan span_;                 // of a dense table
-  std::unordered_map<Key, Row> rows_;  // empty for dense tables of one width
+  const KeySpan span_;                 // the rows of a table with fixed_rows()
+  std::unordered_map<Key, Row> rows_;  // empty for tables with fixed_rows() and of one width
+  std::vector<Key> keys_;              // by row; only for tables with TableSpec::rows
+  RowPolicy policy_;
   std::vector<T> values_;
   std::vector<T> state_;           // Update::states times as long
   std::vector<uint64_t> updates_;  // of each row

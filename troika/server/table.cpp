@@ -28,9 +28,13 @@ size_t size_of(ValueType type) {
 }
 
 std::string to_text(const TableSpec& spec) {
-  return fmt::format("{} {} keys={} width={} initial={} spread={} seed={} {} {}", spec.name,
+  std::string bounds;
+  if (spec.hash > 0) bounds += fmt::format(" hash={}", spec.hash);
+  if (spec.admit != 1) bounds += fmt::format(" admit={}", spec.admit);
+  if (spec.rows > 0) bounds += fmt::format(" rows={}", spec.rows);
+  return fmt::format("{} {} keys={} width={} initial={} spread={} seed={}{} {} {}", spec.name,
                      spec.type == ValueType::float32 ? "float32" : "float64", spec.keys, spec.width,
-                     spec.initial, spec.spread, spec.seed,
+                     spec.initial, spec.spread, spec.seed, bounds,
                      spec.application == Application::per_push ? "per_push" : "per_step",
                      to_text(spec.update));
 }
@@ -67,20 +71,55 @@ TableSpec parse_table(std::string_view text) {
   spec.initial = real(4, "initial");
   spec.spread = real(5, "spread");
   spec.seed = integer(6, "seed", ~uint64_t{0});
-  if (words[7] != "per_push" && words[7] != "per_step") refuse(text, words[7]);
-  spec.application = words[7] == "per_push" ? Application::per_push : Application::per_step;
-  spec.update = parse_update(fmt::format("{}", fmt::join(words.begin() + 8, words.end(), " ")));
+  size_t word = 7;
+  if (words[word].starts_with("hash=")) spec.hash = integer(word++, "hash", ~uint64_t{0});
+  if (words[word].starts_with("admit=")) {
+    spec.admit = static_cast<uint32_t>(integer(word++, "admit", ~uint32_t{0}));
+  }
+  if (words[word].starts_with("rows=")) spec.rows = integer(word++, "rows", ~uint64_t{0});
+  if (words.size() < word + 2) refuse(text, fmt::format("{} words", words.size()));
+  if (words[word] != "per_push" && words[word] != "per_step") refuse(text, words[word]);
+  spec.application = words[word] == "per_push" ? Application::per_push : Application::per_step;
+  const auto update = words.begin() + static_cast<ptrdiff_t>(word) + 1;
+  spec.update = parse_update(fmt::format("{}", fmt::join(update, words.end(), " ")));
   return spec;
 }
 
+void check_table(const TableSpec& spec) {
+  const auto require = [&](bool holds, const std::string& what, const std::string& got,
+                           const std::string& expected) {
+    if (holds) return;
+    throw Error("server", ErrorKind::usage,
+                {.what = what + " of table " + spec.name, .got = got, .expected = expected});
+  };
+  require(!spec.name.empty() && spec.name.find_first_of(" \t\n") == std::string::npos, "the name",
+          "`" + spec.name + "`", "a word");
+  require(spec.admit >= 1 && spec.admit <= 255, "admit", std::to_string(spec.admit), "1 to 255");
+  const bool has_bounds = spec.hash > 0 || spec.rows > 0 || spec.admit > 1;
+  require(!has_bounds || (spec.keys == 0 && spec.width > 0), "hash, admit and rows",
+          fmt::format("keys={} width={}", spec.keys, spec.width), "keys=0 and a width");
+  require(spec.hash == 0 || (spec.rows == 0 && spec.admit == 1), "hash with admit or rows",
+          to_text(spec), "one of them: all rows of a table with hash exist");
+}
+
+uint64_t fixed_rows(const TableSpec& spec) {
+  return spec.keys > 0 ? spec.keys : spec.hash;
+}
+
+Key row_of(const TableSpec& spec, Key key) {
+  return spec.hash > 0 ? mix(key) % spec.hash : key;
+}
+
 uint32_t range_of(const TableSpec& spec, Key key, uint32_t ranges) {
-  if (spec.keys > 0) return static_cast<uint32_t>(Wide(key) * ranges / spec.keys);
+  if (const auto rows = fixed_rows(spec); rows > 0) {
+    return static_cast<uint32_t>(Wide(row_of(spec, key)) * ranges / rows);
+  }
   return static_cast<uint32_t>(Wide(mix(key)) * ranges >> 64);
 }
 
 KeySpan keys_of(const TableSpec& spec, uint32_t range, uint32_t ranges) {
   const auto begin = [&](uint32_t r) {
-    return static_cast<Key>((Wide(r) * spec.keys + ranges - 1) / ranges);
+    return static_cast<Key>((Wide(r) * fixed_rows(spec) + ranges - 1) / ranges);
   };
   return {begin(range), begin(range + 1) - begin(range)};
 }

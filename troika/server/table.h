@@ -41,14 +41,32 @@ struct TableSpec {
   double initial = 0;
   double spread = 0;
   uint64_t seed = 0;
+  // These bound the memory of sparse tables of one width. hash > 0: keys are hashed to that many
+  // rows, which exist from the beginning. Keys with one row share its values; if a push has several
+  // of them, they are applied one after the other.
+  uint64_t hash = 0;
+  // A key takes memory only with its push number `admit` (at most 255); earlier pushes are only
+  // counted. Pushes of one step count as one in tables that apply pushes per step.
+  uint32_t admit = 1;
+  // rows > 0: the table has at most that many rows, shared out evenly to the ranges. The row of a
+  // range that was pushed least recently makes room for a new one. A key that lost its row is as
+  // new.
+  uint64_t rows = 0;
   Application application = Application::per_push;
   UpdateSpec update = {};
 
   bool operator==(const TableSpec&) const = default;
 };
 
+// Throws Error(server, usage) for a table that cannot work.
+void check_table(const TableSpec& spec);
+// The number of rows that exist from the beginning: `keys` or `hash`; 0: rows are added.
+uint64_t fixed_rows(const TableSpec& spec);
+// Returns the row of a key, in [0, fixed_rows()), or the key if rows are added.
+Key row_of(const TableSpec& spec, Key key);
+
 // Returns one line such as `w float64 keys=1000 width=4 initial=0 spread=0.1 seed=7 per_step sgd
-// rate=0.1`.
+// rate=0.1`. `hash=`, `admit=` and `rows=` follow the seed where they are set.
 std::string to_text(const TableSpec& spec);
 // The inverse of to_text(). Throws Error(server, usage).
 TableSpec parse_table(std::string_view text);
@@ -68,10 +86,11 @@ struct KeySpan {
   bool contains(Key key) const { return key - first < count; }
   bool operator==(const KeySpan&) const = default;
 };
-// Returns the keys of a dense table that belong to a range.
+// Returns the rows that belong to a range, if fixed_rows() > 0. These are the keys of a dense
+// table.
 KeySpan keys_of(const TableSpec& spec, uint32_t range, uint32_t ranges);
 
-// Returns the initial value of element `index` of a key's values.
+// Returns the initial value of element `index` of a row's values.
 double initial_value(const TableSpec& spec, Key key, uint32_t index);
 
 }  // namespace troika::server

@@ -31,6 +31,8 @@ class Writer {
     pad();
     bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
   }
+  // Appends zeros up to a multiple of 8 bytes.
+  void pad() { bytes_.resize((bytes_.size() + 7) / 8 * 8); }
   // Appends an array of `count` zeros, and returns it to be filled in. The next call invalidates
   // it.
   template <typename Number>
@@ -43,8 +45,6 @@ class Writer {
   }
 
  private:
-  void pad() { bytes_.resize((bytes_.size() + 7) / 8 * 8); }
-
   std::string& bytes_;
 };
 
@@ -69,10 +69,12 @@ class Reader {
   template <typename Number>
   std::span<const Number> array() {
     const auto count = number<uint64_t>();
-    next((8 - at_ % 8) % 8);
+    skip_pad();
     if (count > (bytes_.size() - at_) / sizeof(Number)) fail();
     return {reinterpret_cast<const Number*>(next(count * sizeof(Number))), count};
   }
+  // Skips what Writer::pad() appended.
+  void skip_pad() { next((8 - at_ % 8) % 8); }
   bool is_over() const { return at_ == bytes_.size(); }
 
  private:

@@ -39,6 +39,7 @@ Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
           [this](Beat& beat) {
             beat.wanted = steps_.wanted();
             beat.finished = steps_.finished();
+            beat.committed = steps_.committed();
           },
           [this](const State& state) { follow(state); }) {
   endpoint_.handle(kAnswers, kMostMessage + 4096,
@@ -57,7 +58,7 @@ Worker::~Worker() {
 }
 
 void Worker::tick() {
-  requests_.resend();
+  if (member_.refusal().empty()) requests_.resend();
   timer_ = endpoint_.after(resend_ / 4, [this] { tick(); });
 }
 
@@ -94,11 +95,9 @@ void Worker::end(const std::shared_ptr<Call>& call) {
 
 void Worker::take_answer(const std::string& peer, std::string message) {
   try {
-    const auto kept = std::make_shared<const std::string>(std::move(message));
-    const Answer answer = parse_answer(*kept);
-    const auto request = requests_.take(answer);
+    const auto request = requests_.take(std::make_shared<const std::string>(std::move(message)));
     if (!request || request->call->is_done) return;
-    request->answer = kept;
+    const Answer answer = parse_answer(*request->answer);
     Call& call = *request->call;
     if (!answer.error.empty() && call.error.empty()) {
       call.error = answer.error;
@@ -110,35 +109,80 @@ void Worker::take_answer(const std::string& peer, std::string message) {
   }
 }
 
+std::shared_ptr<const RingMap> Worker::map_for(const std::string& what) {
+  std::shared_ptr<const RingMap> map;
+  net::act_on(endpoint_, [&] { map = member_.map(); });
+  if (map->generation == 0) {
+    throw Error("server", ErrorKind::usage,
+                {.what = what + " came too early", .hint = "call wait_until_ready() first"});
+  }
+  return map;
+}
+
 Handle Worker::start(Operation operation, std::string_view table, const Keys& keys,
                      const Values* values, const CallOptions& options) {
   const auto call = std::make_shared<Call>(endpoint_);
   call->what = fmt::format("the {} table {}", name_of(operation), table);
-  std::shared_ptr<const RingMap> map;
-  net::act_on(endpoint_, [&] {
-    map = member_.map();
-    call->step = steps_.current();
-  });
-  if (map->generation == 0) {
-    throw Error("server", ErrorKind::usage,
-                {.what = call->what + " came too early", .hint = "call wait_until_ready() first"});
-  }
+  const auto map = map_for(call->what);
   const auto index = table_index(*map, table);
   call->table = map->tables[index];
   check_call(call->table, call->what, keys, values, options);
-  const auto groups = group_keys(call->table, keys, static_cast<uint32_t>(map->ranges.size()));
-  for (const auto& group : groups) {
-    auto body = request_body(operation, index, call->table, keys, values, options, group);
-    call->requests.push_back(std::make_shared<RangeRequest>(
-        RangeRequest{call, group, std::make_shared<const std::string>(std::move(body))}));
+  std::shared_ptr<PushFilter> filter;
+  int64_t step = -1;
+  net::act_on(endpoint_, [&] {
+    const auto found = filters_.find(table);
+    if (found != filters_.end()) filter = found->second;
+    call->timestamp = ++last_timestamp_;
+    step = steps_.current();
+  });
+  const auto ranges = static_cast<uint32_t>(map->ranges.size());
+  if (filter && filter->selects() && operation == Operation::push) {
+    const RequestBody all{
+        .run = keys.run, .keys = keys.list, .lengths = options.lengths, .values = values->bytes};
+    const auto kept = filter->select(all, step, static_cast<uint64_t>(call->timestamp));
+    net::act_on(endpoint_,
+                [&] { requests_.count_keys(keys.count(), keys.count() - kept.keys.size()); });
+    if (kept.keys.empty()) return enqueue(call, options);
+    const Values left(values->type, kept.values);
+    // Keys that are still consecutive need no list.
+    const bool is_whole = keys.list.empty() && kept.keys.size() == keys.count();
+    add_requests(call, operation, index, is_whole ? keys : Keys(kept.keys), &left,
+                 {.lengths = kept.lengths}, filter.get(), ranges);
+  } else {
+    if (writes(operation)) {
+      net::act_on(endpoint_, [&] { requests_.count_keys(keys.count(), 0); });
+    }
+    add_requests(call, operation, index, keys, values, options, filter.get(), ranges);
   }
+  if (filter && filter->needs_values() && reads(operation)) {
+    const auto list = std::make_shared<std::vector<Key>>(keys.list.begin(), keys.list.end());
+    call->listeners.push_back([filter, list, run = keys.run, call = call.get()] {
+      if (!call->error.empty()) return;
+      filter->saw({.run = run, .keys = *list, .lengths = call->lengths, .values = call->values});
+    });
+  }
+  return enqueue(call, options);
+}
+
+void Worker::add_requests(const std::shared_ptr<Call>& call, Operation operation, uint32_t table,
+                          const Keys& keys, const Values* values, const CallOptions& options,
+                          const PushFilter* filter, uint32_t ranges) {
+  for (const auto& group : group_keys(call->table, keys, ranges)) {
+    auto request = make_request(operation, table, call->table, keys, values, options, group, filter,
+                                static_cast<uint64_t>(call->timestamp));
+    request.call = call;
+    call->requests.push_back(std::make_shared<RangeRequest>(std::move(request)));
+  }
+}
+
+Handle Worker::enqueue(const std::shared_ptr<Call>& call, const CallOptions& options) {
   call->unanswered = call->requests.size();
   call->missing = [this, call = call.get()] {
     return requests_.missing(*call) + "; " + member_.scheduler_age();
   };
   net::act_on(endpoint_, [&] {
-    call->timestamp = ++last_timestamp_;
     calls_[call->timestamp] = call;
+    call->step = steps_.current();
     if (call->step >= 0) steps_.add_call(call->step);
     if (!member_.refusal().empty()) return fail_all(member_.refusal());
     const auto open = std::make_shared<size_t>(1);
@@ -153,6 +197,39 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
     one_is_done();
   });
   return Handle(call);
+}
+
+void Worker::set_filters(std::string_view table, const Filters& push, const Filters& pull) {
+  const auto map = map_for("filters");
+  const auto index = table_index(*map, table);
+  const auto filter = std::make_shared<PushFilter>(map->tables[index], push, pull);
+  net::act_on(endpoint_, [&] { filters_[std::string(table)] = filter; });
+}
+
+Handle Worker::flush(std::string_view table) {
+  const auto call = std::make_shared<Call>(endpoint_);
+  call->what = fmt::format("the push to table {}", table);
+  const auto map = map_for(call->what);
+  const auto index = table_index(*map, table);
+  call->table = map->tables[index];
+  FilteredPush kept;
+  net::act_on(endpoint_, [&] {
+    const auto found = filters_.find(table);
+    if (found != filters_.end()) kept = found->second->take_kept();
+    call->timestamp = ++last_timestamp_;
+  });
+  if (!kept.keys.empty()) {
+    const Values values(call->table.type, kept.values);
+    add_requests(call, Operation::push, index, Keys(kept.keys), &values, {.lengths = kept.lengths},
+                 nullptr, static_cast<uint32_t>(map->ranges.size()));
+  }
+  return enqueue(call, {});
+}
+
+Traffic Worker::traffic() {
+  Traffic traffic;
+  net::act_on(endpoint_, [&] { traffic = requests_.traffic(); });
+  return traffic;
 }
 
 void Worker::release(const std::shared_ptr<Call>& call) {

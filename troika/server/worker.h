@@ -13,6 +13,7 @@
 #include "troika/net/endpoint.h"
 #include "troika/server/handle.h"
 #include "troika/server/member.h"
+#include "troika/server/push_filter.h"
 #include "troika/server/range_requests.h"
 #include "troika/server/steps.h"
 
@@ -40,6 +41,7 @@ struct Keys {
 
 // Values to push or assign, key by key. The call copies them.
 struct Values {
+  Values(ValueType type_, std::span<const char> bytes_) : type(type_), bytes(bytes_) {}
   Values(std::span<const float> values) : type(ValueType::float32), bytes(as_chars(values)) {}
   Values(std::span<const double> values) : type(ValueType::float64), bytes(as_chars(values)) {}
   Values(const std::vector<float>& values) : Values(std::span<const float>(values)) {}
@@ -110,6 +112,16 @@ class Worker {
   Handle assign(std::string_view table, const Keys& keys, const Values& values,
                 const CallOptions& options = {});
 
+  // Sets the filters of a table's pushes and pulls, for calls from now on. Values that the filter
+  // `significant` has kept are forgotten; flush() sends them. Filters that leave out keys apply to
+  // push(), not to push_pull() and assign(); `half` and `fixed` do not apply to assign(). Throws
+  // Error(server, usage) for an unknown table, a chain that cannot work (check_filters()), or
+  // before wait_until_ready() has returned.
+  void set_filters(std::string_view table, const Filters& push, const Filters& pull = {});
+  // Pushes the values that the filter `significant` has kept, unfiltered.
+  Handle flush(std::string_view table);
+  Traffic traffic();
+
   // Blocks until all calls are finished and the scheduler has confirmed that this worker may leave.
   // Throws Error(server, timeout).
   void leave(Deadline deadline);
@@ -117,6 +129,11 @@ class Worker {
  private:
   Handle start(Operation operation, std::string_view table, const Keys& keys, const Values* values,
                const CallOptions& options);
+  std::shared_ptr<const RingMap> map_for(const std::string& what);
+  void add_requests(const std::shared_ptr<Call>& call, Operation operation, uint32_t table,
+                    const Keys& keys, const Values* values, const CallOptions& options,
+                    const PushFilter* filter, uint32_t ranges);
+  Handle enqueue(const std::shared_ptr<Call>& call, const CallOptions& options);
   void release(const std::shared_ptr<Call>& call);
   void follow(const State& state);
   void take_answer(const std::string& peer, std::string message);
@@ -130,6 +147,7 @@ class Worker {
   Steps steps_;
   int64_t last_timestamp_ = 0;
   std::map<int64_t, std::shared_ptr<Call>> calls_;  // unfinished calls, by timestamp
+  std::map<std::string, std::shared_ptr<PushFilter>, std::less<>> filters_;  // by table
   net::Ticket timer_ = 0;
   Member member_;
 };

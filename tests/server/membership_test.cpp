@@ -1,0 +1,65 @@
+#include "troika/server/membership.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "troika/server/resend_queue.h"
+
+namespace troika::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+SchedulerOptions membership_options() {
+  return {.tables = {{.name = "w", .keys = 10}}, .ranges = 4, .limit = milliseconds(400)};
+}
+
+Beat server_beat(uint64_t number) {
+  return {.role = Role::server, .instance = 7, .number = number};
+}
+
+// If the scheduler itself was stopped, the beats of that time wait in its sockets.
+TEST(ServerMembership, NoNodeIsLostForThePauseOfTheScheduler) {
+  Membership membership(membership_options());
+  membership.expire(milliseconds(0));
+  membership.take("s0", server_beat(1), milliseconds(10));
+  net::Duration now = milliseconds(50);
+  EXPECT_FALSE(membership.expire(now));
+  now += std::chrono::seconds(100);
+  EXPECT_FALSE(membership.expire(now)) << "the scheduler was stopped";
+  EXPECT_EQ(membership.counts().servers, 1);
+  bool is_lost = false;
+  for (int i = 0; i < 9 && !is_lost; ++i) is_lost = membership.expire(now += milliseconds(50));
+  EXPECT_TRUE(is_lost) << "it has sent nothing since";
+}
+
+TEST(ServerMembership, NodesOfAnotherSchedulerAreNotTakenOverUnasked) {
+  Membership membership(membership_options());
+  auto beat = server_beat(1);
+  beat.generation = 8;
+  EXPECT_ERROR(
+      membership.take("s0", beat, milliseconds(1)), ErrorKind::usage,
+      "[server] s0 has a newer map than the scheduler; got generation 8, expected at most 0 "
+      "(if the scheduler was lost, begin it again with SchedulerOptions::takes_over)");
+}
+
+TEST(ServerResendQueue, WaitsWhileTheEndpointIsSending) {
+  ResendQueue<int> queue(milliseconds(10), 4);
+  queue.add(1, 5);
+  std::vector<net::Completion> sending;
+  const auto send = [&](uint64_t, int, net::Completion done) {
+    sending.push_back(std::move(done));
+  };
+  queue.send(milliseconds(0), send);
+  ASSERT_EQ(sending.size(), 1u);
+  queue.resend(milliseconds(1000), send);
+  EXPECT_EQ(sending.size(), 1u) << "a large item takes long";
+  sending[0]({});
+  queue.resend(milliseconds(1005), send);
+  EXPECT_EQ(sending.size(), 1u);
+  queue.resend(milliseconds(1011), send);
+  EXPECT_EQ(sending.size(), 2u);
+}
+
+}  // namespace
+}  // namespace troika::server
