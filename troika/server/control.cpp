@@ -10,7 +10,8 @@ std::string to_message(const Beat& beat) {
   writer.number(beat.role);
   writer.number(beat.is_leaving);
   for (const uint64_t value :
-       {beat.instance, beat.number, beat.generation, beat.bytes, beat.keys, beat.requests}) {
+       {beat.instance, beat.number, beat.generation, beat.bytes, beat.keys, beat.requests,
+        beat.directory, beat.sent_bytes, beat.received_bytes}) {
     writer.number(value);
   }
   writer.number(beat.wanted);
@@ -31,6 +32,7 @@ std::string to_message(const Beat& beat) {
   }
   writer.text(beat.failure);
   writer.text(beat.map);
+  writer.text(beat.addresses);
   return message;
 }
 
@@ -40,7 +42,8 @@ Beat parse_beat(std::string_view message) {
   beat.role = reader.number<uint8_t>() == 0 ? Role::server : Role::worker;
   beat.is_leaving = reader.number<uint8_t>() != 0;
   for (uint64_t* const value :
-       {&beat.instance, &beat.number, &beat.generation, &beat.bytes, &beat.keys, &beat.requests}) {
+       {&beat.instance, &beat.number, &beat.generation, &beat.bytes, &beat.keys, &beat.requests,
+        &beat.directory, &beat.sent_bytes, &beat.received_bytes}) {
     *value = reader.number<uint64_t>();
   }
   beat.wanted = reader.number<int64_t>();
@@ -59,6 +62,7 @@ Beat parse_beat(std::string_view message) {
   }
   beat.failure = reader.text();
   beat.map = reader.text();
+  beat.addresses = reader.text();
   return beat;
 }
 
@@ -67,7 +71,9 @@ std::string to_message(const State& state) {
   Writer writer(message);
   writer.number(state.may_leave);
   writer.number(state.wants_map);
-  for (const uint64_t value : {state.instance, state.generation, state.worker, state.snapshot}) {
+  writer.number(state.is_over);
+  for (const uint64_t value :
+       {state.instance, state.generation, state.worker, state.snapshot, state.directory_version}) {
     writer.number(value);
   }
   for (const int64_t value :
@@ -77,6 +83,7 @@ std::string to_message(const State& state) {
   writer.text(state.snapshot_folder);
   writer.text(state.refusal);
   writer.text(state.map);
+  writer.text(state.directory);
   return message;
 }
 
@@ -85,8 +92,9 @@ State parse_state(std::string_view message) {
   State state;
   state.may_leave = reader.number<uint8_t>() != 0;
   state.wants_map = reader.number<uint8_t>() != 0;
-  for (uint64_t* const value :
-       {&state.instance, &state.generation, &state.worker, &state.snapshot}) {
+  state.is_over = reader.number<uint8_t>() != 0;
+  for (uint64_t* const value : {&state.instance, &state.generation, &state.worker, &state.snapshot,
+                                &state.directory_version}) {
     *value = reader.number<uint64_t>();
   }
   for (int64_t* const value :
@@ -96,6 +104,7 @@ State parse_state(std::string_view message) {
   state.snapshot_folder = reader.text();
   state.refusal = reader.text();
   state.map = reader.text();
+  state.directory = reader.text();
   return state;
 }
 

@@ -23,6 +23,8 @@ inline constexpr net::Channel kRequests = kFirstChannel + 2;
 inline constexpr net::Channel kAnswers = kFirstChannel + 3;
 inline constexpr net::Channel kCopies = kFirstChannel + 4;
 inline constexpr net::Channel kReceipts = kFirstChannel + 5;
+inline constexpr net::Channel kStatusQuestions = kFirstChannel + 6;
+inline constexpr net::Channel kStatusAnswers = kFirstChannel + 7;
 
 enum class Role : uint8_t { server, worker };
 
@@ -54,6 +56,12 @@ struct Beat {
   // it, and the last step that all workers have finished, as far as the node knows.
   std::string map = {};
   int64_t committed = -1;
+  // Where the node's endpoint listens, as words HOST:PORT; empty if others need not know.
+  std::string addresses = {};
+  uint64_t directory = 0;  // fingerprint of the directory that the node has
+  // Workers: bytes of requests and answers.
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
 };
 std::string to_message(const Beat& beat);
 // Throws Error(server, failure) for bytes that are not a beat.
@@ -77,6 +85,10 @@ struct State {
   uint64_t snapshot = 0;
   int64_t snapshot_step = -1;
   std::string snapshot_folder = {};
+  // The servers' addresses: lines `s0 HOST:PORT HOST:PORT`. Empty if the node has this one.
+  uint64_t directory_version = 0;
+  std::string directory = {};
+  bool is_over = false;  // the run is over: servers may end
 };
 std::string to_message(const State& state);
 State parse_state(std::string_view message);

@@ -7,6 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/base/text.h"
 
 namespace troika::server {
 
@@ -36,6 +37,7 @@ Member::Member(net::Endpoint& endpoint, MemberOptions options, Role role,
   }
   beat_.role = role;
   beat_.instance = random_number();
+  beat_.addresses = options_.addresses;
   endpoint_.handle(kStates, kMostState,
                    [this](const std::string& peer, const std::string& m) { take(peer, m); });
   net::act_on(endpoint_, [this] { tick(); });
@@ -61,6 +63,13 @@ void Member::beat() {
                   std::make_shared<const std::string>(to_message(beat_)), net::Priority::urgent);
 }
 
+Surroundings Member::surroundings() const {
+  return {.servers = servers_,
+          .is_over = is_over_,
+          .refusal = refusal_,
+          .scheduler_silence = endpoint_.now() - heard_};
+}
+
 void Member::leave() {
   beat_.is_leaving = true;
   beat();
@@ -77,6 +86,15 @@ void Member::take(const std::string& peer, const std::string& message) {
     const State state = parse_state(message);
     if (state.instance != beat_.instance) return;
     heard_ = endpoint_.now();
+    is_over_ = is_over_ || state.is_over;
+    if (!state.directory.empty()) {
+      beat_.directory = state.directory_version;
+      servers_.clear();
+      for (const auto& line : split(trim(state.directory), '\n')) {
+        const auto space = line.find(' ');
+        if (space != std::string::npos) servers_[line.substr(0, space)] = line.substr(space + 1);
+      }
+    }
     if (state.wants_map != std::exchange(sends_map_, state.wants_map)) return beat();
     if (state.wants_map) return;
     const bool has_map = !state.map.empty() && state.generation > map_->generation;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,18 @@ struct MemberOptions {
   std::string scheduler = "scheduler";  // the name of the scheduler's endpoint
   // The interval of beats. The scheduler's limit should be several times as long.
   net::Duration beat = std::chrono::milliseconds(200);
+  // Where the endpoint listens, as words HOST:PORT that other machines understand. The scheduler
+  // passes servers' addresses on to all nodes (Surroundings); a program that connects the endpoints
+  // itself needs none.
+  std::string addresses = {};
+};
+
+// A node's knowledge of the others.
+struct Surroundings {
+  std::map<std::string, std::string> servers;  // the servers that take part, with their addresses
+  bool is_over = false;                        // the scheduler has ended the run
+  std::string refusal;                         // why the scheduler does not let this node take part
+  net::Duration scheduler_silence{0};          // since the scheduler was last heard of
 };
 
 // Except for the constructor and the destructor, all functions and callbacks run under the
@@ -39,6 +52,7 @@ class Member {
   const std::shared_ptr<const RingMap>& map() const { return map_; }
   // Why the scheduler does not let this node take part; empty if it does.
   const std::string& refusal() const { return refusal_; }
+  Surroundings surroundings() const;
   // Returns a text for messages that says when the scheduler was last heard of.
   std::string scheduler_age() const;
 
@@ -55,6 +69,8 @@ class Member {
   std::string refusal_;
   bool may_leave_ = false;
   bool sends_map_ = false;  // the scheduler has asked for it
+  bool is_over_ = false;
+  std::map<std::string, std::string> servers_;  // with their addresses
   net::Duration heard_;
   net::Ticket timer_ = 0;
 };

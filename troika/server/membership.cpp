@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "troika/base/checksum.h"
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 
 namespace troika::server {
 
@@ -178,123 +180,6 @@ bool Membership::update_steps() {
   return changed;
 }
 
-bool Membership::begin_snapshot(const std::string& folder) {
-  if (snapshot_.number != 0) return false;
-  snapshot_.number = ++last_snapshot_;
-  snapshot_.folder = folder;
-  snapshot_.last_step = committed_;
-  for (const auto& [name, node] : nodes_) {
-    if (node.worker != 0) snapshot_.last_step = std::max(snapshot_.last_step, node.granted);
-  }
-  update_steps();
-  return true;
-}
-
-void Membership::end_snapshot() {
-  snapshot_ = {};
-  update_steps();
-}
-
-void Membership::update_snapshot() {
-  snapshot_.is_drained =
-      is_assigned_ && std::ranges::all_of(nodes_, [&](const auto& entry) {
-        const auto& node = entry.second;
-        return node.worker == 0 ||
-               std::max(node.beat.finished, node.before_first) >= snapshot_.last_step;
-      });
-  if (!snapshot_.is_drained) return;
-  // If workers left before, their unfinished steps are over.
-  committed_ = std::max(committed_, snapshot_.last_step);
-  for (uint32_t range = 0; range < map_.ranges.size(); ++range) {
-    if (map_.ranges[range].is_lost) snapshot_.problem = fmt::format("range {} was lost", range);
-  }
-}
-
-void Membership::take_saved(const std::string& name, const Beat& beat) {
-  if (snapshot_.number == 0 || beat.snapshot != snapshot_.number) return;
-  if (!beat.failure.empty()) snapshot_.problem = name + ": " + beat.failure;
-  for (const auto& saved : beat.saved) {
-    if (saved.range < map_.ranges.size()) snapshot_.saved[saved.range] = saved;
-  }
-}
-
-std::optional<SnapshotIndex> Membership::finished_snapshot() const {
-  if (snapshot_.number == 0 || snapshot_.saved.size() < map_.ranges.size()) return std::nullopt;
-  SnapshotIndex index{.step = snapshot_.last_step, .tables = map_.tables, .ranges = {}};
-  for (const auto& [range, saved] : snapshot_.saved) index.ranges.push_back(saved);
-  return index;
-}
-
-std::string Membership::snapshot_wait() const {
-  if (!is_assigned_) return "servers that have not joined";
-  for (const auto& [name, node] : nodes_) {
-    const auto finished = std::max(node.beat.finished, node.before_first);
-    if (node.worker != 0 && finished < snapshot_.last_step) {
-      return fmt::format("worker {}, which has finished step {} of {}", name, finished,
-                         snapshot_.last_step);
-    }
-  }
-  for (uint32_t range = 0; range < map_.ranges.size(); ++range) {
-    if (!snapshot_.saved.contains(range)) {
-      return fmt::format("server {}, which has not written range {}", map_.master(range), range);
-    }
-  }
-  return "nothing";
-}
-
-void Membership::recover(const std::string& name, const Beat& beat, net::Duration now) {
-  if (recovery_.map.generation == 0) recovery_.began = now;
-  auto& node = nodes_[name];
-  if (node.beat.instance == beat.instance && beat.number <= node.beat.number) return;
-  node.beat = beat;
-  node.heard = now;
-  recovery_.committed = std::max(recovery_.committed, beat.committed);
-  if (beat.map.empty()) return;
-  auto map = parse_map(beat.map);
-  if (map.tables != options_.tables || map.ranges.size() != options_.ranges) {
-    throw Error("server", ErrorKind::usage,
-                {.what = "the tables or ranges of " + name + " are not those of the scheduler",
-                 .hint = "begin the scheduler again with the options that it had"});
-  }
-  if (map.generation > recovery_.map.generation) recovery_.map = std::move(map);
-}
-
-void Membership::finish_recovery() {
-  const auto beats = std::exchange(nodes_, {});
-  const auto recovery = std::exchange(recovery_, {});
-  map_ = recovery.map;
-  ++map_.generation;
-  committed_ = recovery.committed;
-  is_assigned_ = std::ranges::any_of(
-      map_.ranges, [](const auto& range) { return !range.holders.empty() || range.is_lost; });
-  for (const auto& [number, step] : map_.departed) last_worker_ = std::max(last_worker_, number);
-  const auto workers = map_.workers;
-  has_begun_ = !workers.empty() || !map_.departed.empty();
-  for (const auto& [number, name] : workers) {
-    last_worker_ = std::max(last_worker_, number);
-    if (const auto found = beats.find(name); found != beats.end()) {
-      Node node = found->second;
-      node.worker = number;
-      node.granted = node.before_first = node.beat.finished;
-      nodes_[name] = node;
-      continue;
-    }
-    // A worker that was lost with the scheduler. All its later steps are left out everywhere.
-    map_.workers.erase(number);
-    map_.departed[number] = committed_;
-  }
-  for (const auto& [name, node] : beats) {
-    if (nodes_.contains(name)) continue;
-    if (node.beat.role == Role::worker) {
-      join(name, node.beat, node.heard);
-    } else {
-      nodes_[name] = node;
-    }
-  }
-  update_ranges();
-  update_steps();
-}
-
 bool Membership::expire(net::Duration now) {
   if (recovery_.is_under_way) {
     last_expire_ = now;
@@ -328,7 +213,7 @@ bool Membership::may_leave(const std::string& name, const Node& node) const {
 }
 
 State Membership::state_for(const std::string& name) const {
-  State state{.generation = map_.generation, .committed = committed_};
+  State state{.generation = map_.generation, .committed = committed_, .is_over = is_over_};
   const auto found = nodes_.find(name);
   if (recovery_.is_under_way) {
     state.wants_map = true;
@@ -353,6 +238,9 @@ State Membership::state_for(const std::string& name) const {
   state.worker = node.worker;
   state.granted = node.granted;
   state.before_first = node.before_first;
+  const auto directory = this->directory();
+  state.directory_version = fingerprint(directory);
+  if (state.directory_version != node.beat.directory) state.directory = directory;
   if (node.worker == 0 && snapshot_.is_drained) {
     state.snapshot = snapshot_.number;
     state.snapshot_step = snapshot_.last_step;
@@ -368,25 +256,25 @@ std::vector<std::string> Membership::nodes() const {
   return names;
 }
 
+std::string Membership::directory() const {
+  std::string text;
+  for (const auto& [name, node] : nodes_) {
+    if (node.worker == 0 && !node.beat.addresses.empty()) {
+      text += name + " " + node.beat.addresses + "\n";
+    }
+  }
+  return text;
+}
+
+bool Membership::have_workers_ended() const {
+  return has_begun_ &&
+         std::ranges::none_of(nodes_, [](const auto& entry) { return entry.second.worker != 0; });
+}
+
 NodeCounts Membership::counts() const {
   NodeCounts counts;
   for (const auto& [name, node] : nodes_) ++(node.worker == 0 ? counts.servers : counts.workers);
   return counts;
-}
-
-std::string Membership::status(net::Duration now) const {
-  std::string text = to_text(map_) + fmt::format("committed {}\n", committed_);
-  for (const auto& [name, node] : nodes_) {
-    const double age = std::chrono::duration<double>(now - node.heard).count();
-    const auto& beat = node.beat;
-    text += node.worker == 0
-                ? fmt::format("server {}: heard {:.1f} s ago, {} keys, {} bytes, {} requests{}\n",
-                              name, age, beat.keys, beat.bytes, beat.requests,
-                              beat.is_leaving ? ", leaving" : "")
-                : fmt::format("worker {}: heard {:.1f} s ago, finished step {}, may begin {}\n",
-                              name, age, std::max(beat.finished, node.before_first), node.granted);
-  }
-  return text;
 }
 
 }  // namespace troika::server

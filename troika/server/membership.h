@@ -75,6 +75,10 @@ class Membership {
   State state_for(const std::string& name) const;
   std::vector<std::string> nodes() const;
   NodeCounts counts() const;
+  // Whether `first_workers` have joined, and all workers have left or were lost since.
+  bool have_workers_ended() const;
+  // Tells servers that they may end.
+  void end_run() { is_over_ = true; }
   const RingMap& map() const { return map_; }
   // Returns a readable text: the map, and each node with its last beat.
   std::string status(net::Duration now) const;
@@ -96,7 +100,7 @@ class Membership {
     std::map<uint32_t, SavedRange> saved;
     std::string problem;
   };
-  // What a scheduler that begins again knows from the nodes.
+  // The knowledge that a scheduler that takes over has from the nodes.
   struct Recovery {
     bool is_under_way = false;
     net::Duration began{0};
@@ -114,6 +118,7 @@ class Membership {
   void update_ranges();
   bool update_steps();
   bool may_leave(const std::string& name, const Node& node) const;
+  std::string directory() const;
 
   const SchedulerOptions options_;
   Consistency consistency_;
@@ -128,6 +133,7 @@ class Membership {
   Snapshot snapshot_;
   uint64_t last_snapshot_ = 0;
   Recovery recovery_;
+  bool is_over_ = false;
 };
 
 }  // namespace troika::server

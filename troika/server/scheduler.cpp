@@ -43,11 +43,15 @@ Scheduler::Scheduler(net::Endpoint& endpoint, SchedulerOptions options)
   endpoint_.handle(kBeats, kMostBeat, [this](const std::string& peer, const std::string& message) {
     take(peer, message);
   });
+  endpoint_.handle(kStatusQuestions, 64, [this](const std::string& peer, const std::string&) {
+    net::send_owned(endpoint_, peer, kStatusAnswers,
+                    std::make_shared<const std::string>(membership_.status(endpoint_.now())));
+  });
   net::act_on(endpoint_, [this] { tick(); });
 }
 
 Scheduler::~Scheduler() {
-  endpoint_.handle(kBeats, 0, {});
+  for (const auto channel : {kBeats, kStatusQuestions}) endpoint_.handle(channel, 0, {});
   net::act_on(endpoint_, [this] { endpoint_.cancel(timer_, net::Outcome::cancelled); });
 }
 
@@ -142,6 +146,32 @@ void Scheduler::wait_for(int servers, int workers, Deadline deadline) {
               {.what = "not all nodes joined in time",
                .got = fmt::format("{} servers and {} workers", counts.servers, counts.workers),
                .expected = fmt::format("{} and {}", servers, workers)});
+}
+
+void Scheduler::wait_for_workers_to_end(Deadline deadline) {
+  if (!endpoint_.run_until([this] { return membership_.have_workers_ended(); },
+                           time_left(deadline))) {
+    throw Error("server", ErrorKind::timeout, {.what = "the workers have not ended in time"});
+  }
+  net::act_on(endpoint_, [this] {
+    membership_.end_run();
+    tell_all();
+  });
+}
+
+std::string Scheduler::ask_for_status(net::Endpoint& endpoint, const std::string& scheduler,
+                                      Deadline deadline) {
+  std::string answer;
+  endpoint.handle(kStatusAnswers, kMostBeat, [&](const std::string& peer, std::string message) {
+    if (peer == scheduler) answer = std::move(message);
+  });
+  net::send_owned(endpoint, scheduler, kStatusQuestions,
+                  std::make_shared<const std::string>("status"));
+  const bool is_there = endpoint.run_until([&] { return !answer.empty(); }, time_left(deadline));
+  endpoint.handle(kStatusAnswers, 0, {});
+  if (is_there) return answer;
+  throw Error("server", ErrorKind::timeout,
+              {.what = "the scheduler did not answer in time", .got = scheduler});
 }
 
 RingMap Scheduler::map() {

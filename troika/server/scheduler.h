@@ -36,9 +36,18 @@ class Scheduler {
   // Blocks until at least these numbers of servers and workers take part. Throws Error(server,
   // timeout) with the present numbers. Callbacks must not call it.
   void wait_for(int servers, int workers, Deadline deadline);
+  // Blocks until SchedulerOptions::first_workers workers have joined and all workers have left or
+  // were lost; then tells the servers that the run is over. Throws Error(server, timeout).
+  // Callbacks must not call it.
+  void wait_for_workers_to_end(Deadline deadline);
   RingMap map();
   // Returns the map and the state of each node, as lines of text.
   std::string status();
+
+  // Returns status() of the scheduler whose endpoint has this name, to which `endpoint` must be
+  // connected. Blocks. Throws Error(server, timeout). Callbacks must not call it.
+  static std::string ask_for_status(net::Endpoint& endpoint, const std::string& scheduler,
+                                    Deadline deadline);
 
  private:
   void take(const std::string& peer, const std::string& message);

@@ -224,6 +224,12 @@ void Server::wait_until_ready(Deadline deadline) {
               {.what = "server " + endpoint_.name() + " has no role", .got = problem});
 }
 
+Surroundings Server::surroundings() {
+  Surroundings surroundings;
+  net::act_on(endpoint_, [&] { surroundings = member_.surroundings(); });
+  return surroundings;
+}
+
 void Server::leave(Deadline deadline) {
   net::act_on(endpoint_, [this] { member_.leave(); });
   if (endpoint_.run_until([this] { return member_.may_leave(); }, time_left(deadline))) return;

@@ -40,6 +40,7 @@ class Server {
   // `usage` if this server does not have a table's update rule; `peer` if the scheduler refuses
   // this server.
   void wait_until_ready(Deadline deadline);
+  Surroundings surroundings();
   // Hands all ranges over to the other servers and blocks until they have them. Throws
   // Error(server, timeout) after the deadline; the server then continues to hand over its ranges.
   void leave(Deadline deadline);

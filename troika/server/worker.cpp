@@ -40,6 +40,8 @@ Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
             beat.wanted = steps_.wanted();
             beat.finished = steps_.finished();
             beat.committed = steps_.committed();
+            beat.sent_bytes = requests_.traffic().request_bytes;
+            beat.received_bytes = requests_.traffic().answer_bytes;
           },
           [this](const State& state) { follow(state); }) {
   endpoint_.handle(kAnswers, kMostMessage + 4096,
@@ -224,6 +226,12 @@ Handle Worker::flush(std::string_view table) {
                  nullptr, static_cast<uint32_t>(map->ranges.size()));
   }
   return enqueue(call, {});
+}
+
+Surroundings Worker::surroundings() {
+  Surroundings surroundings;
+  net::act_on(endpoint_, [&] { surroundings = member_.surroundings(); });
+  return surroundings;
 }
 
 Traffic Worker::traffic() {

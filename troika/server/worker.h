@@ -121,6 +121,7 @@ class Worker {
   // Pushes the values that the filter `significant` has kept, unfiltered.
   Handle flush(std::string_view table);
   Traffic traffic();
+  Surroundings surroundings();
 
   // Blocks until all calls are finished and the scheduler has confirmed that this worker may leave.
   // Throws Error(server, timeout).

@@ -1,0 +1,151 @@
+// Processes of a parameter server that are killed and stopped.
+#include "troika/server/world.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <map>
+
+#include "tests/net/endpoints.h"
+#include "tests/server/child.h"
+#include "tests/support/errors.h"
+#include "troika/base/text.h"
+#include "troika/net/socket.h"
+#include "troika/server/scheduler.h"
+
+namespace troika::server {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kWorldSteps = 30;
+
+// The arguments of world_node.
+std::vector<std::string> arguments(int replicas) {
+  return {std::to_string(kWorldSteps), std::to_string(replicas)};
+}
+
+void expect_success(Processes& processes, const std::string& sum,
+                    const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    EXPECT_EQ(processes[name].end(), 0) << name;
+    if (name.starts_with("worker")) {
+      EXPECT_THAT(processes[name].text(), HasSubstr("sum " + sum + "\n"));
+    }
+  }
+}
+
+TEST(ServerWorld, RunsInProcesses) {
+  Processes processes(TROIKA_WORLD_NODE, 2, 2, arguments(0));
+  ASSERT_TRUE(processes["worker0"].wait_for("step 5"));
+  const auto colon = processes.address().find(':');
+  const auto port = *parse_int(processes.address().substr(colon + 1));
+  {
+    net::TcpEndpoint endpoint({.name = "someone", .secret = processes.secret(), .listen = {}});
+    endpoint.connect("scheduler", {{"127.0.0.1", static_cast<int>(port)}}, net::soon());
+    const auto status = Scheduler::ask_for_status(endpoint, "scheduler", net::soon());
+    EXPECT_THAT(status, HasSubstr("\nworker worker-1: heard "));
+    EXPECT_THAT(status, HasSubstr("\nserver server-0: heard "));
+  }
+  {
+    net::TcpEndpoint stranger({.name = "stranger", .secret = net::Secret::random(), .listen = {}});
+    EXPECT_THROW(stranger.connect("scheduler", {{"127.0.0.1", static_cast<int>(port)}},
+                                  Deadline::after(std::chrono::milliseconds(200))),
+                 Error)
+        << "another secret";
+  }
+  expect_success(processes, "60", {"worker0", "worker1", "server0", "server1", "scheduler0"});
+}
+
+TEST(ServerWorld, RunsWithServersInTheProcessesOfWorkers) {
+  Processes processes(TROIKA_WORLD_NODE, 0, 3, arguments(1));
+  expect_success(processes, "90", {"worker0", "worker1", "worker2", "scheduler0"});
+}
+
+// A killed server is lost. A stopped one is lost too, and is told so when it goes on.
+TEST(ServerWorld, ServersAreKilledAndStopped) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    for (const char* server : {"server0", "server1"}) {
+      SCOPED_TRACE(fmt::format("{} gets signal {}", server, signal));
+      Processes processes(TROIKA_WORLD_NODE, 2, 2, arguments(1));
+      ASSERT_TRUE(processes["worker0"].wait_for("step 9"));
+      processes[server].signal(signal);
+      ASSERT_TRUE(processes["worker1"].wait_for("step 20"));
+      if (signal == SIGSTOP) processes[server].signal(SIGCONT);
+      expect_success(processes, "60", {"worker0", "worker1", "scheduler0"});
+      EXPECT_EQ(processes[server].end(), signal == SIGKILL ? 128 + SIGKILL : 3);
+    }
+  }
+}
+
+TEST(ServerWorld, WorkersAreKilledAndOthersJoin) {
+  Processes processes(TROIKA_WORLD_NODE, 2, 2, arguments(0));
+  ASSERT_TRUE(processes["worker1"].wait_for("step 9"));
+  processes["worker1"].signal(SIGKILL);
+  // It joins while worker 0 waits for the lost one.
+  processes.start("worker", 2);
+  EXPECT_EQ(processes["worker1"].end(), 128 + SIGKILL);
+  EXPECT_EQ(processes["worker0"].end(), 0) << "steps are whole";
+  EXPECT_EQ(processes["worker2"].end(), 0);
+  EXPECT_EQ(processes["scheduler0"].end(), 0);
+}
+
+TEST(ServerWorld, AnotherSchedulerTakesOver) {
+  Processes processes(TROIKA_WORLD_NODE, 2, 2, arguments(1));
+  ASSERT_TRUE(processes["worker0"].wait_for("step 9"));
+  processes["scheduler0"].signal(SIGKILL);
+  EXPECT_EQ(processes["scheduler0"].end(), 128 + SIGKILL);
+  processes.start("scheduler", 0, "takes_over");
+  expect_success(processes, "60", {"worker0", "worker1", "server0", "server1", "scheduler0"});
+}
+
+TEST(ServerWorld, OneProcessIsEnough) {
+  WorldParts parts;
+  parts.scheduler.tables = {{.name = "w", .type = ValueType::float64, .keys = 10}};
+  WorldOptions options;
+  options.servers = 2;
+  World world(options, parts);
+  ASSERT_TRUE(world.is_worker());
+  auto& worker = world.worker(net::soon());
+  worker.push("w", KeySpan{0, 10}, std::vector<double>(10, 2)).wait(net::soon());
+  const auto pull = worker.pull("w", KeySpan{0, 10});
+  pull.wait(net::soon());
+  EXPECT_THAT(pull.values<double>(), testing::Each(2));
+  EXPECT_THAT(world.scheduler()->status(), HasSubstr("server server-1: "));
+  world.leave(net::soon());
+}
+
+TEST(ServerWorld, IsFoundInTheEnvironment) {
+  std::map<std::string, std::string> variables;
+  const auto variable = [&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  EXPECT_EQ(find_world(variable).role, WorldRole::alone);
+  variables = {{"TROIKA_ROLE", "worker"},
+               {"TROIKA_ROLE_INDEX", "1"},
+               {"TROIKA_SCHEDULER", "[::1]:4711"},
+               {"TROIKA_SERVERS", "2"},
+               {"TROIKA_WORKERS", "3"},
+               {"TROIKA_RUN_SECRET", std::string(64, 'a')}};
+  const auto world = find_world(variable);
+  EXPECT_EQ(world.role, WorldRole::worker);
+  EXPECT_EQ(world.index, 1);
+  EXPECT_EQ(world.servers, 2);
+  EXPECT_EQ(world.workers, 3);
+  EXPECT_FALSE(world.is_embedded);
+  variables["TROIKA_WORKERS"] = "many";
+  EXPECT_ERROR(find_world(variable), ErrorKind::usage,
+               "[server] TROIKA_WORKERS; got many, expected a number from 1 to 1000000 (troika "
+               "launch --servers S --workers W sets it)");
+  variables["TROIKA_WORKERS"] = "3";
+  variables["TROIKA_SCHEDULER"] = "here";
+  EXPECT_ERROR(find_world(variable), ErrorKind::usage,
+               "[server] the address of a node; got here, expected HOST:PORT");
+  variables["TROIKA_ROLE"] = "master";
+  EXPECT_THROW(find_world(variable), Error);
+}
+
+}  // namespace
+}  // namespace troika::server

@@ -1,0 +1,267 @@
+#include "troika/server/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/net/interface.h"
+#include "troika/net/socket.h"
+#include "troika/net/tcp_endpoint.h"
+#include "troika/server/scheduler.h"
+#include "troika/server/send.h"
+
+namespace troika::server {
+
+namespace {
+
+constexpr const char* kScheduler = "scheduler";
+constexpr Milliseconds kBetweenAttempts{50};
+constexpr Milliseconds kAttempt{500};
+
+[[noreturn]] void refuse_variable(const std::string& name, const std::string& got,
+                                  const std::string& expected) {
+  throw Error("server", ErrorKind::usage,
+              {.what = name,
+               .got = got,
+               .expected = expected,
+               .hint = "troika launch --servers S --workers W sets it"});
+}
+
+net::Address parse_address(const std::string& text) {
+  const auto colon = text.rfind(':');
+  const auto port = parse_int(colon == std::string::npos ? "" : text.substr(colon + 1));
+  std::string host = text.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  if (!port || *port < 0 || *port > 65535 || host.empty()) {
+    throw Error("server", ErrorKind::usage,
+                {.what = "the address of a node", .got = text, .expected = "HOST:PORT"});
+  }
+  return {host, static_cast<int>(*port)};
+}
+
+std::string address_text(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                             : fmt::format("[{}]:{}", host, port);
+}
+
+}  // namespace
+
+WorldOptions find_world(const VariableOf& variable) {
+  WorldOptions options;
+  const auto role = variable("TROIKA_ROLE");
+  if (!role) return options;
+  if (*role != "scheduler" && *role != "server" && *role != "worker") {
+    refuse_variable("TROIKA_ROLE", *role, "scheduler, server or worker");
+  }
+  options.role = *role == "scheduler" ? WorldRole::scheduler
+                 : *role == "server"  ? WorldRole::server
+                                      : WorldRole::worker;
+  const auto number = [&](const std::string& name, int64_t least, int64_t most) {
+    const auto text = variable(name).value_or("");
+    const auto value = parse_int(text);
+    if (!value || *value < least || *value > most) {
+      refuse_variable(name, text.empty() ? "nothing" : text,
+                      fmt::format("a number from {} to {}", least, most));
+    }
+    return static_cast<int>(*value);
+  };
+  options.is_embedded = variable("TROIKA_EMBEDDED").value_or("0") == "1";
+  options.index = number("TROIKA_ROLE_INDEX", 0, 1'000'000);
+  options.servers = number("TROIKA_SERVERS", options.is_embedded ? 0 : 1, 1'000'000);
+  options.workers = number("TROIKA_WORKERS", 1, 1'000'000);
+  options.scheduler = variable("TROIKA_SCHEDULER").value_or("");
+  if (options.scheduler.empty()) refuse_variable("TROIKA_SCHEDULER", "nothing", "HOST:PORT");
+  parse_address(options.scheduler);
+  options.secret =
+      net::Secret::parse(variable("TROIKA_RUN_SECRET").value_or(""), "TROIKA_RUN_SECRET");
+  return options;
+}
+
+WorldOptions find_world() {
+  return find_world([](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  });
+}
+
+// An endpoint, and a thread that connects it to the scheduler and to servers, again and again.
+class World::Node {
+ public:
+  Node(const std::string& name, const net::Secret& secret, std::vector<net::Address> listen)
+      : endpoint(net::TcpOptions{.name = name, .secret = secret, .listen = std::move(listen)}) {}
+  ~Node() { stop(); }
+
+  // `servers` returns the servers that this node connects to, with their addresses.
+  void connect_to(const std::string& scheduler,
+                  std::function<std::map<std::string, std::string>()> servers) {
+    thread_ = std::thread([this, scheduler, servers = std::move(servers)] {
+      do {
+        connect(kScheduler, scheduler);
+        for (const auto& [name, addresses] : servers()) connect(name, addresses);
+      } while (!wait());
+    });
+  }
+  void watch_peers() {
+    endpoint.listen_to_peers([this](const net::PeerChange& change) {
+      if (change.is_up) {
+        peers.insert(change.peer);
+      } else {
+        peers.erase(change.peer);
+      }
+    });
+  }
+  // Must be called before the object that `servers` uses ends.
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::set<std::string> peers;  // that are connected, if watch_peers() was called
+  net::TcpEndpoint endpoint;
+
+ private:
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kBetweenAttempts, [this] { return is_stopping_; });
+  }
+  void connect(const std::string& peer, const std::string& addresses) {
+    try {
+      std::vector<net::Address> parsed;
+      for (const auto& word : split(trim(addresses), ' ')) parsed.push_back(parse_address(word));
+      endpoint.connect(peer, parsed, Deadline::after(kAttempt));
+    } catch (const Error&) {
+      // It is tried again. The scheduler declares nodes lost that have ended, and calls that wait
+      // for others have deadlines.
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+World::World(const WorldOptions& options, const WorldParts& parts)
+    : secret_(options.secret.value_or(net::Secret::random())),
+      scheduler_address_(options.scheduler) {
+  auto scheduler = parts.scheduler;
+  scheduler.first_servers = options.is_embedded ? options.workers : std::max(options.servers, 1);
+  scheduler.first_workers = options.role == WorldRole::alone ? 1 : options.workers;
+  switch (options.role) {
+    case WorldRole::alone:
+      scheduler_address_ = "127.0.0.1:0";
+      add_scheduler(scheduler);
+      for (int i = 0; i < scheduler.first_servers; ++i) {
+        add_server(fmt::format("server-{}", i), parts.server);
+      }
+      add_worker("worker-0", parts.worker);
+      break;
+    case WorldRole::scheduler:
+      add_scheduler(scheduler);
+      break;
+    case WorldRole::server:
+      add_server(fmt::format("server-{}", options.index), parts.server);
+      break;
+    case WorldRole::worker:
+      if (options.is_embedded) {
+        add_server(fmt::format("server-{}", options.index), parts.server);
+      }
+      add_worker(fmt::format("worker-{}", options.index), parts.worker);
+      break;
+  }
+}
+
+World::~World() {
+  for (const auto& node : nodes_) node->stop();
+}
+
+auto World::add_node(const std::string& name, std::vector<net::Address> listen) -> Node& {
+  nodes_.push_back(std::make_unique<Node>(name, secret_, std::move(listen)));
+  return *nodes_.back();
+}
+
+void World::add_scheduler(SchedulerOptions scheduler) {
+  const auto address = parse_address(scheduler_address_);
+  // A name is for the others: this process listens on all addresses.
+  const std::string here =
+      net::is_loopback(address.host) && address.host != "localhost" ? address.host : std::string();
+  auto& node = add_node(kScheduler, {net::Address{here, address.port}});
+  scheduler_address_ = address_text(address.host, node.endpoint.addresses()[0].port);
+  node.watch_peers();
+  scheduler_ = std::make_unique<Scheduler>(node.endpoint, std::move(scheduler));
+}
+
+void World::add_server(const std::string& name, ServerOptions server) {
+  const auto scheduler = parse_address(scheduler_address_);
+  const bool is_local = net::is_loopback(scheduler.host);
+  auto& node = add_node(name, {net::Address{is_local ? "127.0.0.1" : "", 0}});
+  const int port = node.endpoint.addresses()[0].port;
+  const auto hosts =
+      is_local ? std::vector<std::string>{"127.0.0.1"} : net::own_addresses(scheduler.host);
+  for (const auto& host : hosts) server.member.addresses += address_text(host, port) + " ";
+  server.member.scheduler = kScheduler;
+  servers_.push_back(std::make_unique<Server>(node.endpoint, std::move(server)));
+  node.connect_to(scheduler_address_, [name, here = servers_.back().get()] {
+    // The server with the later name connects to the other one.
+    auto servers = here->surroundings().servers;
+    std::erase_if(servers, [&](const auto& entry) { return entry.first >= name; });
+    return servers;
+  });
+}
+
+void World::add_worker(const std::string& name, WorkerOptions worker) {
+  auto& node = add_node(name, {});
+  worker.member.scheduler = kScheduler;
+  worker_ = std::make_unique<Worker>(node.endpoint, std::move(worker));
+  node.connect_to(scheduler_address_,
+                  [here = worker_.get()] { return here->surroundings().servers; });
+}
+
+Worker& World::worker(Deadline deadline) {
+  TROIKA_CHECK(worker_, "this process has no worker");
+  worker_->wait_until_ready(deadline);
+  return *worker_;
+}
+
+void World::leave(Deadline deadline) {
+  if (worker_) worker_->leave(deadline);
+  if (!servers_.empty() && !scheduler_) serve(deadline);
+}
+
+void World::serve_scheduler(Deadline deadline) {
+  scheduler_->wait_for_workers_to_end(deadline);
+  // The servers end when they have heard of it.
+  nodes_[0]->endpoint.run_until([this] { return nodes_[0]->peers.empty(); },
+                                std::chrono::seconds(2));
+}
+
+void World::serve(Deadline deadline, net::Duration patience) {
+  if (scheduler_ && !worker_) return serve_scheduler(deadline);
+  if (servers_.empty() || scheduler_) return;
+  Surroundings now;
+  net::Endpoint& endpoint = nodes_[0]->endpoint;
+  const auto is_over = [&] {
+    now = servers_[0]->surroundings();
+    return now.is_over || !now.refusal.empty() || now.scheduler_silence > patience;
+  };
+  const bool has_ended = endpoint.run_until(is_over, time_left(deadline));
+  if (now.is_over && now.refusal.empty()) return;
+  throw Error("server", has_ended ? ErrorKind::peer : ErrorKind::timeout,
+              {.what = endpoint.name() + " ends before the run",
+               .got = !now.refusal.empty() ? now.refusal
+                      : has_ended          ? "a scheduler that was silent for too long"
+                                           : "a run that has not ended in time"});
+}
+
+}  // namespace troika::server

@@ -1,0 +1,108 @@
+// The processes of a parameter server, each with a role: one scheduler, servers and workers. A
+// program is started once for each of them (`troika launch --servers S --workers W PROGRAM`), and
+// finds its role in the environment. The end of one process is not the end of the others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "troika/net/dial.h"
+#include "troika/net/secret.h"
+#include "troika/server/membership.h"
+#include "troika/server/server.h"
+#include "troika/server/worker.h"
+
+namespace troika::server {
+
+class Scheduler;
+
+enum class WorldRole : uint8_t {
+  alone,  // scheduler, servers and one worker are threads of this process
+  scheduler,
+  server,
+  worker,
+};
+
+struct WorldOptions {
+  WorldRole role = WorldRole::alone;
+  int index = 0;          // of this process among those of its role
+  std::string scheduler;  // where the scheduler listens: HOST:PORT or [IPv6 address]:PORT
+  int servers = 1;        // at the beginning
+  int workers = 1;        // at the beginning
+  // Each worker's process has a server too, and there are no others.
+  bool is_embedded = false;
+  std::optional<net::Secret> secret;  // of the run; not used for `alone`
+};
+
+// Returns the value of a variable, or nullopt if it is not set.
+using VariableOf = std::function<std::optional<std::string>(const std::string& name)>;
+
+// Reads TROIKA_ROLE (scheduler, server, worker), TROIKA_ROLE_INDEX, TROIKA_SCHEDULER,
+// TROIKA_SERVERS, TROIKA_WORKERS, TROIKA_EMBEDDED (1 or 0) and TROIKA_RUN_SECRET, which `troika
+// launch` sets. Without TROIKA_ROLE the process is alone. Throws Error(server, usage) that names
+// the variable.
+WorldOptions find_world(const VariableOf& variable);
+// The same with this process's environment.
+WorldOptions find_world();
+
+// The options of the parts, of which a process uses those of its role. The numbers of servers and
+// workers to begin with are the world's.
+struct WorldParts {
+  SchedulerOptions scheduler = {};
+  ServerOptions server = {};
+  WorkerOptions worker = {};
+};
+
+// Owns this process's endpoints, connects them to those of the other processes, also to those that
+// join later or begin again, and runs the parts of its role. Any thread may call its functions.
+class World {
+ public:
+  // Does not block on other processes. Throws Error(server or net, usage) for options that cannot
+  // work and for a port in use.
+  World(const WorldOptions& options, const WorldParts& parts);
+  // Other processes then lose this one, unless it has left.
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // Whether this process has a worker. If not, it calls serve().
+  bool is_worker() const { return worker_ != nullptr; }
+  // Blocks until this process's worker can begin, and returns it. Throws Error(server, timeout or
+  // peer), and CheckError if there is none.
+  Worker& worker(Deadline deadline);
+  // Leaves with this process's worker, and blocks until the scheduler has confirmed it. In an
+  // embedded world it then serves the other workers until they have ended. Throws like
+  // Worker::leave() and serve().
+  void leave(Deadline deadline);
+  // Blocks as long as this process has work: a scheduler until all workers have ended, a server
+  // until the scheduler has ended the run. Throws Error(server): `timeout` after the deadline;
+  // `peer` if the scheduler refuses this server, or has been silent for `patience`.
+  void serve(Deadline deadline, net::Duration patience = std::chrono::minutes(2));
+
+  // This process's scheduler; null if it has none.
+  Scheduler* scheduler() { return scheduler_.get(); }
+  // Where the scheduler of this process listens, as HOST:PORT; for other processes the given
+  // address.
+  const std::string& scheduler_address() const { return scheduler_address_; }
+
+ private:
+  class Node;
+
+  Node& add_node(const std::string& name, std::vector<net::Address> listen);
+  void add_scheduler(SchedulerOptions scheduler);
+  void add_server(const std::string& name, ServerOptions server);
+  void add_worker(const std::string& name, WorkerOptions worker);
+  void serve_scheduler(Deadline deadline);
+
+  net::Secret secret_;
+  std::string scheduler_address_;
+  std::vector<std::unique_ptr<Node>> nodes_;  // before the parts, which use their endpoints
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace troika::server
