@@ -53,6 +53,7 @@ Entry add_memory(CLI::App& app);
 Entry add_plan(CLI::App& app);
 Entry add_simulate(CLI::App& app);
 Entry add_report(CLI::App& app);
+Entry add_server(CLI::App& app);
 Entry add_export(CLI::App& app);
 Entry add_import(CLI::App& app);
 Entry add_version(CLI::App& app);

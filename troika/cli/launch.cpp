@@ -8,6 +8,7 @@
 #include "troika/cli/command_line.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/launch/launcher.h"
+#include "troika/cluster/ranks/roles.h"
 
 namespace troika::cli {
 
@@ -25,6 +26,8 @@ struct Arguments {
   cluster::ElasticOptions elastic;
   double last_call_seconds = 30;
   double join_seconds = 600;
+  int servers = 0;
+  int workers = 0;  // 0: ranks, no parameter server
 };
 
 // The words that CLI11 left over, from the first that is not an option of launch, and those after
@@ -76,6 +79,10 @@ int run(Arguments arguments, std::vector<std::string> command) {
                  .expected = "--nnodes 1, or --rdzv-endpoint HOST:PORT instead"});
   }
   options.num_nodes = nodes.max;
+  if (arguments.workers != 0) {
+    options.roles = {.servers = arguments.servers, .workers = arguments.workers};
+    options.processes = cluster::processes_of(*options.roles);
+  }
   if (!arguments.elastic.endpoint.empty()) {
     options.elastic = arguments.elastic;
     options.elastic->min_nodes = nodes.min;
@@ -163,6 +170,20 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       ->add_option("--max-restarts,--max_restarts", options.max_restarts,
                    "how often all ranks are restarted after one failed")
       ->capture_default_str();
+  auto* workers =
+      command
+          ->add_option(
+              "--workers", arguments->workers,
+              "instead of ranks, the workers of a parameter server (TROIKA_ROLE); the end of "
+              "one process is not the end of the others")
+          ->check(CLI::PositiveNumber)
+          ->excludes("-n")
+          ->excludes("--nnodes");
+  command
+      ->add_option("--servers", arguments->servers,
+                   "servers of --workers; 0: each worker's process has one")
+      ->capture_default_str()
+      ->needs(workers);
   add_elastic_options(*command, *arguments, endpoint);
   command->footer(
       "PROGRAM and its ARGUMENTS follow the options, with or without -- before them. Options after "

@@ -14,6 +14,10 @@ namespace troika::cluster {
 
 namespace {
 
+std::string name_of(const RankEnd& end) {
+  return end.role.empty() ? fmt::format("rank {}", end.rank) : end.role;
+}
+
 int64_t failure_time(const RankEnd& end) {
   return end.note && end.note->time_ns < end.ended_ns ? end.note->time_ns : end.ended_ns;
 }
@@ -105,19 +109,19 @@ std::string report(const std::vector<RankEnd>& ends, const RankEnd& first,
                    const std::string& host) {
   const std::string where = host.empty() ? "" : " on " + host;
   const auto* early = ended_too_early(ends, first, host);
-  std::string text =
-      early ? fmt::format(
-                  "[cluster] rank {}{} ended with exit code 0 before it had left the run; "
-                  "others failed because of it\n",
-                  early->rank, where)
-            : fmt::format("[cluster] rank {}{} failed first: {}\n", first.rank, where,
-                          show_end(first));
-  text += fmt::format("  message: {}{}\n", early ? fmt::format("rank {} says: ", first.rank) : "",
+  std::string text = early
+                         ? fmt::format(
+                               "[cluster] {}{} ended with exit code 0 before it had left the run; "
+                               "others failed because of it\n",
+                               name_of(*early), where)
+                         : fmt::format("[cluster] {}{} failed first: {}\n", name_of(first), where,
+                                       show_end(first));
+  text += fmt::format("  message: {}{}\n", early ? name_of(first) + " says: " : "",
                       !early && stands_above(first) ? "above" : message_of(first));
   text += fmt::format("  log:     {}\n", first.log.string());
   for (const auto& end : ends) {
     if (&end != (early ? early : &first))
-      text += fmt::format("  {:<8} {}\n", fmt::format("rank {}:", end.rank), show_end(end));
+      text += fmt::format("  {:<8} {}\n", name_of(end) + ":", show_end(end));
   }
   return text;
 }

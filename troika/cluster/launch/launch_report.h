@@ -15,6 +15,7 @@ namespace troika::cluster {
 // How one rank ended.
 struct RankEnd {
   int rank = 0;
+  std::string role;  // for messages: "worker 1"; empty: the rank's number
   ExitStatus status;
   int64_t ended_ns = 0;               // CLOCK_REALTIME when the launcher noticed the end
   std::optional<int64_t> stopped_ns;  // when the launcher told the rank to stop, if it did

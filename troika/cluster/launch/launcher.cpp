@@ -8,6 +8,7 @@
 #include "troika/cluster/discovery/endpoint.h"
 #include "troika/cluster/discovery/launcher_variables.h"
 #include "troika/cluster/launch/supervisor.h"
+#include "troika/cluster/ranks/roles.h"
 
 namespace troika::cluster {
 
@@ -39,7 +40,26 @@ void check_elastic(const LaunchOptions& options) {
   parse_endpoint(elastic.endpoint);
 }
 
+void check_roles(const LaunchOptions& options) {
+  if (options.roles->servers < 0) {
+    refuse("number of servers", std::to_string(options.roles->servers), "an integer >= 0");
+  }
+  if (options.roles->workers < 1) {
+    refuse("number of workers", std::to_string(options.roles->workers), "an integer >= 1");
+  }
+  if (options.processes != processes_of(*options.roles)) {
+    refuse("number of processes", std::to_string(options.processes),
+           std::to_string(processes_of(*options.roles)),
+           "servers and workers say how many processes there are");
+  }
+  if (options.elastic || options.num_nodes > 1 || options.max_restarts > 0) {
+    refuse("servers and workers", "several machines or restarts", "one machine",
+           "start the processes of other machines with their variables (docs/parameter-server.md)");
+  }
+}
+
 void check(const LaunchOptions& options) {
+  if (options.roles) check_roles(options);
   if (options.processes < 1) {
     refuse("number of processes", std::to_string(options.processes), "an integer >= 1");
   }

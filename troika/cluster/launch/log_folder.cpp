@@ -1,7 +1,5 @@
 #include "troika/cluster/launch/log_folder.h"
 
-#include <fmt/format.h>
-
 #include <system_error>
 #include <utility>
 
@@ -23,12 +21,12 @@ LogFolder::~LogFolder() {
   if (!has_logs_) remove_temporary();
 }
 
-std::filesystem::path LogFolder::log(int rank) const {
-  return path_ / fmt::format("rank-{}.log", rank);
+std::filesystem::path LogFolder::log(const std::string& stem) const {
+  return path_ / (stem + ".log");
 }
 
-std::filesystem::path LogFolder::error_file(int rank) const {
-  return path_ / fmt::format("rank-{}.error.json", rank);
+std::filesystem::path LogFolder::error_file(const std::string& stem) const {
+  return path_ / (stem + ".error.json");
 }
 
 void LogFolder::remove_temporary() const {

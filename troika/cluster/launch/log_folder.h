@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace troika::cluster {
 
@@ -15,9 +16,10 @@ class LogFolder {
   LogFolder& operator=(const LogFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path log(int rank) const;
+  // `stem` is the beginning of the file's name, such as rank-3.
+  std::filesystem::path log(const std::string& stem) const;
   // The file for the error report of a failing rank.
-  std::filesystem::path error_file(int rank) const;
+  std::filesystem::path error_file(const std::string& stem) const;
   // The folder for flight records of failing ranks.
   std::filesystem::path flight_record() const { return path_ / "flight-record"; }
 

@@ -18,11 +18,12 @@ RankProcesses::~RankProcesses() {
   }
 }
 
-void RankProcesses::add(int rank, Child child, RankOutput output) {
+void RankProcesses::add(int rank, std::string role, Child child, RankOutput output) {
   guardian_->watch(child.pid);
   output.attach(std::move(child.out), std::move(child.err));
   ranks_.push_back(std::make_unique<RankProcess>(RankProcess{child.pid, std::move(output)}));
   ranks_.back()->end.rank = rank;
+  ranks_.back()->end.role = std::move(role);
 }
 
 bool RankProcesses::have_ended() const {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "troika/cluster/launch/guardian.h"
@@ -31,7 +32,7 @@ class RankProcesses {
 
   // Prepares for `count` ranks.
   void begin(int count) { guardian_.emplace(count); }
-  void add(int rank, Child child, RankOutput output);
+  void add(int rank, std::string role, Child child, RankOutput output);
   // Forgets the ranks of a round.
   void clear() { ranks_.clear(); }
 

@@ -31,12 +31,13 @@ Supervisor::Supervisor(const LaunchOptions& options)
       err_(STDERR_FILENO) {}
 
 int Supervisor::run() {
+  if (options_.roles) return run_roles();
   return options_.elastic ? run_elastic() : run_alone();
 }
 
 int Supervisor::run_alone() {
   for (auto place = decide_place(options_);; place = next_place(options_, std::move(place))) {
-    const auto ends = complete_round(place);
+    const auto ends = complete_round(ranks_at(place));
     if (!ends) return static_cast<int>(ExitCode::not_executable);
     if (!may_restart(*ends, place.restarts)) return conclude(*ends);
     say(report(*ends, *first_failure(*ends), "") +
@@ -44,20 +45,20 @@ int Supervisor::run_alone() {
   }
 }
 
-std::optional<std::vector<RankEnd>> Supervisor::complete_round(const LaunchPlace& place) {
-  if (!start_round(place)) return std::nullopt;
+std::optional<std::vector<RankEnd>> Supervisor::complete_round(const Processes& processes) {
+  if (!start_round(processes)) return std::nullopt;
   loop();
   sweep();
   drain();
   return end_round();
 }
 
-bool Supervisor::start_round(const LaunchPlace& place) {
+bool Supervisor::start_round(const Processes& processes) {
   processes_.begin(options_.processes);
   phase_ = Phase::running;
   phase_end_.reset();
   try {
-    for (int i = 0; i < options_.processes; ++i) start_rank(i, place);
+    for (int i = 0; i < options_.processes; ++i) start(processes(i));
     return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
@@ -70,22 +71,36 @@ bool Supervisor::start_round(const LaunchPlace& place) {
   }
 }
 
-void Supervisor::start_rank(int local_rank, const LaunchPlace& place) {
-  const int rank = place.rank(local_rank, options_.processes);
+auto Supervisor::ranks_at(const LaunchPlace& place) const -> Processes {
+  return [this, place](int local_rank) {
+    const int rank = place.rank(local_rank, options_.processes);
+    return StartedProcess{
+        .name = fmt::format("rank {}", rank),
+        .stem = fmt::format("rank-{}", rank),
+        .number = rank,
+        .log = place.round == 0 ? RankOutput::Log::fresh : RankOutput::Log::goes_on,
+        .is_shown = local_rank == 0,
+        .environment = [this, place, local_rank](const auto& error_file) {
+          return rank_environment(
+              options_, place, secret_of_round(secret_.secret, place), local_rank,
+              {.error_file = error_file, .flight_record = logs_.flight_record()});
+        }};
+  };
+}
+
+void Supervisor::start(const StartedProcess& process) {
   using PassOn = RankOutput::PassOn;
-  const auto pass_on = local_rank == 0 ? PassOn::bytes
-                       : options_.tee  ? PassOn::lines
-                                       : PassOn::nothing;
-  const auto log = place.round == 0 ? RankOutput::Log::fresh : RankOutput::Log::goes_on;
-  RankOutput output(rank, logs_.log(rank), log, pass_on, out_, err_);
-  const auto error_file = logs_.error_file(rank);
+  const auto pass_on = process.is_shown ? PassOn::bytes
+                       : options_.tee   ? PassOn::lines
+                                        : PassOn::nothing;
+  RankOutput output(process.name, logs_.log(process.stem), process.log, pass_on, out_, err_);
+  const auto error_file = logs_.error_file(process.stem);
   std::filesystem::remove(error_file);  // left by an earlier launch
-  Child child =
-      spawn(options_.command,
-            rank_environment(options_, place, secret_of_round(secret_.secret, place), local_rank,
-                             {.error_file = error_file, .flight_record = logs_.flight_record()}));
+  Child child = spawn(options_.command, process.environment(error_file));
   logs_.mark_logs();
-  processes_.add(rank, std::move(child), std::move(output));
+  processes_.add(process.number, options_.roles ? process.name : "", std::move(child),
+                 std::move(output));
+  stems_[process.number] = process.stem;
 }
 
 void Supervisor::loop() {
@@ -162,7 +177,10 @@ void Supervisor::handle_signal(int signal) {
 }
 
 void Supervisor::look_for_ended() {
-  if (!processes_.note_ended() || phase_ != Phase::running) return;
+  const bool has_failure = processes_.note_ended();
+  if (phase_ != Phase::running) return;
+  if (options_.roles) return follow_roles();
+  if (!has_failure) return;
   begin_grace_time();
   if (agent_) agent_->failing();
 }
@@ -219,7 +237,7 @@ void Supervisor::drain() {
 std::vector<RankEnd> Supervisor::end_round() {
   std::vector<RankEnd> ends;
   for (const auto& rank : processes_.all()) {
-    rank->end.note = read_failure(logs_.error_file(rank->end.rank));
+    rank->end.note = read_failure(logs_.error_file(stems_.at(rank->end.rank)));
     rank->end.last_error_line = rank->output.last_error_line();
     rank->end.is_shown = rank->output.is_shown();
     rank->end.log = rank->output.log();

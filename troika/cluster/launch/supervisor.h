@@ -2,7 +2,11 @@
 // launcher.h.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "troika/cluster/elastic/agent.h"
@@ -26,19 +30,35 @@ class Supervisor {
 
  private:
   int run_alone();
+  // Runs the processes of a parameter server.
+  int run_roles();
   // Runs as one launch of an elastic run.
   int run_elastic();
   // running: until the first failure. grace: waits for other ranks to fail by themselves.
   // stopping: after a signal to the ranks. killing: after SIGKILL.
   enum class Phase { running, grace, stopping, killing };
 
-  void start_rank(int local_rank, const LaunchPlace& place);
-  // Starts all ranks. If the program cannot be executed, prints the error, ends the started ranks
-  // and returns false.
-  bool start_round(const LaunchPlace& place);
+  // A process to start.
+  struct StartedProcess {
+    std::string name;  // for messages
+    std::string stem;  // the beginning of the names of its files
+    int number = 0;    // the rank, or the number among the processes of a parameter server
+    RankOutput::Log log{};
+    bool is_shown = false;  // its outputs are forwarded unchanged
+    // Returns the environment, for a given file for the error report.
+    std::function<std::vector<std::string>(const std::filesystem::path&)> environment;
+  };
+  // Returns the process of a number, from 0.
+  using Processes = std::function<StartedProcess(int)>;
+
+  Processes ranks_at(const LaunchPlace& place) const;
+  void start(const StartedProcess& process);
+  // Starts all processes. If the program cannot be executed, prints the error, ends the started
+  // ones and returns false.
+  bool start_round(const Processes& processes);
   void loop();
   // Runs a round to its end. nullopt if the program cannot be executed.
-  std::optional<std::vector<RankEnd>> complete_round(const LaunchPlace& place);
+  std::optional<std::vector<RankEnd>> complete_round(const Processes& processes);
   // Blocks until the next round; nullopt if the run is over or this launch was told to end.
   std::optional<LaunchPlace> await_round();
   // Ends the round when the other launches do.
@@ -48,6 +68,10 @@ class Supervisor {
   void step(Milliseconds at_most);
   void handle_signal(int signal);
   void look_for_ended();
+  // After the end of some process of a parameter server: announces it, and ends the launch after
+  // the last worker or with the scheduler.
+  void follow_roles();
+  std::vector<RankEnd> without_servers(std::vector<RankEnd> ends) const;
   void advance();
   void stop_all(int signal);
   void kill_all();
@@ -71,6 +95,8 @@ class Supervisor {
   std::optional<Deadline> phase_end_;
   int stop_signal_ = 0;  // the signal that told the launcher to end
   bool told_twice_ = false;
+  std::map<int, std::string> stems_;  // of the processes' files
+  std::set<int> announced_;           // processes of a parameter server whose end was announced
 };
 
 }  // namespace troika::cluster

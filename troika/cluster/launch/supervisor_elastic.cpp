@@ -50,7 +50,7 @@ int Supervisor::run_elastic() {
                     place->restarts == 0 ? ""
                                          : fmt::format(", restart {} of {}", place->restarts,
                                                        options_.max_restarts)));
-    auto completed = complete_round(*place);
+    auto completed = complete_round(ranks_at(*place));
     if (!completed) {
       agent_->ended({RoundEnd::Kind::failed, static_cast<int>(ExitCode::not_executable)});
       ends.clear();

@@ -23,8 +23,17 @@ struct ElasticOptions {
   Milliseconds join_timeout{600'000};
 };
 
+// A parameter server on this machine: one process for the scheduler, and those of servers and
+// workers. With 0 servers, each worker's process has a server too. The end of one process is not
+// the end of the others, unless it is the scheduler's.
+struct RoleOptions {
+  int servers = 0;
+  int workers = 1;
+};
+
 struct LaunchOptions {
-  int processes = 1;  // number of ranks on this machine
+  int processes = 1;  // number of ranks on this machine; with `roles`, of all processes
+  std::optional<RoleOptions> roles;
   // With several machines, launch() runs once on each. All options must be equal except node_rank.
   // Elastic launches do not set node_rank: it may change each round.
   int num_nodes = 1;

@@ -16,9 +16,9 @@ namespace {
 constexpr size_t kLongestErrorLine = 2000;
 }
 
-RankOutput::RankOutput(int rank, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
-                       Outlet& err)
-    : rank_(rank),
+RankOutput::RankOutput(std::string name, std::filesystem::path path, Log log, PassOn pass_on,
+                       Outlet& out, Outlet& err)
+    : name_(std::move(name)),
       log_(std::move(path), O_WRONLY | O_CREAT | O_APPEND | (log == Log::fresh ? O_TRUNC : 0)),
       pass_on_(pass_on),
       streams_{Stream{{}, pass_on == PassOn::nothing ? nullptr : &out, {}, false},
@@ -40,7 +40,7 @@ void RankOutput::read(Stream& stream) {
   const auto take = [&](std::string_view line) {
     whole += line;
     if (pass_on_ == PassOn::lines) {
-      prefixed += fmt::format("[rank {}] {}{}", rank_, line, line.ends_with('\n') ? "" : "\n");
+      prefixed += fmt::format("[{}] {}{}", name_, line, line.ends_with('\n') ? "" : "\n");
     }
     if (stream.is_error && !trim(line).empty()) {
       last_error_line_ = trim(line).substr(0, kLongestErrorLine);

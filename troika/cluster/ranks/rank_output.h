@@ -13,7 +13,7 @@ namespace troika::cluster {
 
 class RankOutput {
  public:
-  enum class PassOn { nothing, bytes, lines };  // lines: each prefixed with "[rank N] "
+  enum class PassOn { nothing, bytes, lines };  // lines: each prefixed with "[NAME] "
 
   struct Stream {
     net::Descriptor pipe;  // closed at its end
@@ -28,7 +28,7 @@ class RankOutput {
   enum class Log { fresh, goes_on };  // fresh: truncates an existing log
 
   // Throws Error if the log cannot be opened.
-  RankOutput(int rank, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
+  RankOutput(std::string name, std::filesystem::path path, Log log, PassOn pass_on, Outlet& out,
              Outlet& err);
   void attach(net::Descriptor out, net::Descriptor err);
 
@@ -45,7 +45,7 @@ class RankOutput {
  private:
   void write_log(std::string_view bytes);
 
-  int rank_;
+  std::string name_;
   File log_;
   bool log_failed_ = false;
   PassOn pass_on_;

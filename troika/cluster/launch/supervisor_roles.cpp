@@ -1,0 +1,67 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "troika/cluster/discovery/port.h"
+#include "troika/cluster/launch/supervisor.h"
+#include "troika/cluster/ranks/roles.h"
+
+namespace troika::cluster {
+
+namespace {
+
+// How long scheduler and servers may take to end by themselves after the last worker.
+constexpr Milliseconds kTimeToEnd{10'000};
+
+}  // namespace
+
+int Supervisor::run_roles() {
+  const int port = options_.master_port != 0 ? options_.master_port : free_port();
+  const auto scheduler = fmt::format("127.0.0.1:{}", port);
+  const auto secret = secret_of_scheduler(scheduler);
+  say(fmt::format("[cluster] scheduler at {0}; troika server status {0}\n", scheduler));
+  const auto ends = complete_round([&](int process) {
+    return StartedProcess{
+        .name = role_of(options_, process).name(),
+        .stem = role_of(options_, process).stem(),
+        .number = process,
+        .log = RankOutput::Log::fresh,
+        .is_shown = process == 1 + options_.roles->servers,
+        .environment = [this, scheduler, secret = secret.secret, process](const auto& error_file) {
+          return role_environment(options_, scheduler, secret, process, error_file);
+        }};
+  });
+  if (!ends) return static_cast<int>(ExitCode::not_executable);
+  return conclude(without_servers(*ends));
+}
+
+// A server that was lost is no failure of the run: if values were lost with it, the workers fail.
+std::vector<RankEnd> Supervisor::without_servers(std::vector<RankEnd> ends) const {
+  std::erase_if(ends,
+                [&](const RankEnd& end) { return role_of(options_, end.rank).role == "server"; });
+  return ends;
+}
+
+void Supervisor::follow_roles() {
+  bool has_worker = false;
+  for (const auto& process : processes_.all()) {
+    const auto role = role_of(options_, process->end.rank);
+    if (!process->has_ended) {
+      has_worker = has_worker || role.role == "worker";
+      continue;
+    }
+    const bool is_news = announced_.insert(process->end.rank).second;
+    if (!is_news || process->end.status.ok()) continue;
+    if (role.role == "scheduler") {
+      begin_grace_time();
+      return;
+    }
+    say(fmt::format("[cluster] {}: {}; the others go on\n", role.name(),
+                    describe(process->end.status)));
+  }
+  if (has_worker) return;
+  phase_ = Phase::grace;
+  phase_end_ = Deadline::after(kTimeToEnd);
+}
+
+}  // namespace troika::cluster
