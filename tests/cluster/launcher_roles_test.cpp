@@ -85,6 +85,11 @@ TEST(LauncherRoles, BadOptionsAreRefused) {
   options = roles("", 1, 1);
   options.max_restarts = 1;
   EXPECT_THROW(launch(options), Error);
+  options = roles("", 1, 1);
+  options.interface = "lo";
+  EXPECT_ERROR(launch(options), ErrorKind::usage,
+               "[cluster] servers and workers; got an interface or a master address, expected "
+               "neither (the scheduler listens on 127.0.0.1; --master-port is its port)");
   options = roles("", 1, 0);
   EXPECT_ERROR(launch(options), ErrorKind::usage,
                "[cluster] number of workers; got 0, expected an integer >= 1");

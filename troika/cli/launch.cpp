@@ -153,7 +153,7 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
       ->excludes(endpoint);
   command
       ->add_option("--master-port,--master_port", options.master_port,
-                   "port on which rank 0 listens; 0: any free port")
+                   "port on which rank 0, or the scheduler of --workers, listens; 0: any free port")
       ->capture_default_str();
   command->add_option("--interface", options.interface,
                       "network interface or address that this launch and rank 0 listen on; "

@@ -56,6 +56,10 @@ void check_roles(const LaunchOptions& options) {
     refuse("servers and workers", "several machines or restarts", "one machine",
            "start the processes of other machines with their variables (docs/parameter-server.md)");
   }
+  if (!options.interface.empty() || !options.master_address.empty()) {
+    refuse("servers and workers", "an interface or a master address", "neither",
+           "the scheduler listens on 127.0.0.1; --master-port is its port");
+  }
 }
 
 void check(const LaunchOptions& options) {
