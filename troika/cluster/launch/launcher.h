@@ -26,6 +26,13 @@ namespace troika::cluster {
 // failures count as restarts. All launches return the exit code of the run, that of the first
 // failure. The end of the hosting launch ends the run.
 //
+// With LaunchOptions::roles, the processes are those of a parameter server (roles.h has their
+// variables). The end of one of them is announced, and is not the end of the others. The launch
+// ends when all workers have ended, or with the scheduler. Its exit code is 0 if scheduler and
+// workers succeeded, whatever servers did; otherwise that of the first of them that failed. The
+// outputs of worker 0 are forwarded unchanged; logs are scheduler.log, server-N.log and
+// worker-N.log.
+//
 // Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 // MASTER_ADDR, MASTER_PORT (new in each round if the launcher chooses it),
 // TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, TROIKA_ROUND (counts all rounds, in an

@@ -270,7 +270,7 @@ int Supervisor::conclude(const std::vector<RankEnd>& ends) {
     say_stopped();
     return saved.value_or(128 + stop_signal_);
   }
-  if (!first) logs_.remove_temporary();
+  if (!first && !keeps_logs_) logs_.remove_temporary();
   return first ? first->status.as_exit_code() : saved.value_or(0);
 }
 

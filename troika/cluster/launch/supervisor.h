@@ -96,7 +96,8 @@ class Supervisor {
   int stop_signal_ = 0;  // the signal that told the launcher to end
   bool told_twice_ = false;
   std::map<int, std::string> stems_;  // of the processes' files
-  std::set<int> announced_;           // processes of a parameter server whose end was announced
+  std::set<int> announced_;           // processes of a parameter server whose end was noted
+  bool keeps_logs_ = false;           // one of them failed, and the launch may succeed
 };
 
 }  // namespace troika::cluster

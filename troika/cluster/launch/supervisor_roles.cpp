@@ -56,8 +56,9 @@ void Supervisor::follow_roles() {
       begin_grace_time();
       return;
     }
-    say(fmt::format("[cluster] {}: {}; the others go on\n", role.name(),
-                    describe(process->end.status)));
+    keeps_logs_ = true;
+    say(fmt::format("[cluster] {}: {}; the others go on; log: {}\n", role.name(),
+                    describe(process->end.status), logs_.log(role.stem()).string()));
   }
   if (has_worker) return;
   phase_ = Phase::grace;
