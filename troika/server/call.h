@@ -53,7 +53,9 @@ struct Call {
   std::string what;  // for messages
   TableSpec table;
   std::vector<std::shared_ptr<RangeRequest>> requests;
-  size_t unanswered = 0;  // of requests
+  size_t unanswered = 0;     // of requests
+  uint64_t pushed_keys = 0;  // for Traffic
+  uint64_t left_out = 0;
   bool is_done = false;
   std::string error = {};
   ErrorKind error_kind = ErrorKind::failure;

@@ -102,7 +102,7 @@ RequestParts make_parts(const RequestBody& body, ValueType type, Coding& coding,
   if (keys.empty()) coding.signature = 0;
   coding.keys_are_packed = coding.keys_are_packed && pack(keys, packed);
   if (coding.keys_are_packed) keys = packed;
-  parts.keys = keys_part(keys);
+  parts.keys = keys.empty() ? absent_keys() : keys_part(keys);
 
   std::string encoded, packed_values;
   std::span<const char> values = body.values;

@@ -111,9 +111,13 @@ void Worker::take_answer(const std::string& peer, std::string message) {
   }
 }
 
-std::shared_ptr<const RingMap> Worker::map_for(const std::string& what) {
+std::shared_ptr<const RingMap> Worker::map_for(const std::string& what,
+                                               const std::function<void()>& act) {
   std::shared_ptr<const RingMap> map;
-  net::act_on(endpoint_, [&] { map = member_.map(); });
+  net::act_on(endpoint_, [&] {
+    map = member_.map();
+    if (act) act();
+  });
   if (map->generation == 0) {
     throw Error("server", ErrorKind::usage,
                 {.what = what + " came too early", .hint = "call wait_until_ready() first"});
@@ -125,25 +129,24 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
                      const Values* values, const CallOptions& options) {
   const auto call = std::make_shared<Call>(endpoint_);
   call->what = fmt::format("the {} table {}", name_of(operation), table);
-  const auto map = map_for(call->what);
-  const auto index = table_index(*map, table);
-  call->table = map->tables[index];
-  check_call(call->table, call->what, keys, values, options);
   std::shared_ptr<PushFilter> filter;
   int64_t step = -1;
-  net::act_on(endpoint_, [&] {
+  const auto map = map_for(call->what, [&] {
     const auto found = filters_.find(table);
     if (found != filters_.end()) filter = found->second;
     call->timestamp = ++last_timestamp_;
     step = steps_.current();
   });
+  const auto index = table_index(*map, table);
+  call->table = map->tables[index];
+  check_call(call->table, call->what, keys, values, options);
+  if (writes(operation)) call->pushed_keys = keys.count();
   const auto ranges = static_cast<uint32_t>(map->ranges.size());
   if (filter && filter->selects() && operation == Operation::push) {
     const RequestBody all{
         .run = keys.run, .keys = keys.list, .lengths = options.lengths, .values = values->bytes};
     const auto kept = filter->select(all, step, static_cast<uint64_t>(call->timestamp));
-    net::act_on(endpoint_,
-                [&] { requests_.count_keys(keys.count(), keys.count() - kept.keys.size()); });
+    call->left_out = keys.count() - kept.keys.size();
     if (kept.keys.empty()) return enqueue(call, options);
     const Values left(values->type, kept.values);
     // Keys that are still consecutive need no list.
@@ -151,9 +154,6 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
     add_requests(call, operation, index, is_whole ? keys : Keys(kept.keys), &left,
                  {.lengths = kept.lengths}, filter.get(), ranges);
   } else {
-    if (writes(operation)) {
-      net::act_on(endpoint_, [&] { requests_.count_keys(keys.count(), 0); });
-    }
     add_requests(call, operation, index, keys, values, options, filter.get(), ranges);
   }
   if (filter && filter->needs_values() && reads(operation)) {
@@ -184,6 +184,7 @@ Handle Worker::enqueue(const std::shared_ptr<Call>& call, const CallOptions& opt
   };
   net::act_on(endpoint_, [&] {
     calls_[call->timestamp] = call;
+    requests_.count_keys(call->pushed_keys, call->left_out);
     call->step = steps_.current();
     if (call->step >= 0) steps_.add_call(call->step);
     if (!member_.refusal().empty()) return fail_all(member_.refusal());

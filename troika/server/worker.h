@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -130,7 +131,10 @@ class Worker {
  private:
   Handle start(Operation operation, std::string_view table, const Keys& keys, const Values* values,
                const CallOptions& options);
-  std::shared_ptr<const RingMap> map_for(const std::string& what);
+  // Returns the map, and calls `act` under the endpoint's rules for callbacks. Throws Error(server,
+  // usage) if there is no map yet.
+  std::shared_ptr<const RingMap> map_for(const std::string& what,
+                                         const std::function<void()>& act = {});
   void add_requests(const std::shared_ptr<Call>& call, Operation operation, uint32_t table,
                     const Keys& keys, const Values* values, const CallOptions& options,
                     const PushFilter* filter, uint32_t ranges);
