@@ -59,8 +59,8 @@ class Membership {
   bool set_consistency(Consistency consistency);
 
   // Begins a snapshot into a folder that exists: workers may finish the steps that some worker has
-  // begun, and when they have, servers write their ranges. Returns false if one is under way.
-  bool begin_snapshot(const std::string& folder);
+  // begun, and when they have, servers write their ranges. None may be under way.
+  void begin_snapshot(const std::string& folder);
   // Returns the index when all ranges are written.
   std::optional<SnapshotIndex> finished_snapshot() const;
   // Returns why the snapshot cannot succeed; empty if it can.

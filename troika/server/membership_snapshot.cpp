@@ -10,8 +10,7 @@
 
 namespace troika::server {
 
-bool Membership::begin_snapshot(const std::string& folder) {
-  if (snapshot_.number != 0) return false;
+void Membership::begin_snapshot(const std::string& folder) {
   snapshot_.number = ++last_snapshot_;
   snapshot_.folder = folder;
   snapshot_.last_step = committed_;
@@ -19,7 +18,6 @@ bool Membership::begin_snapshot(const std::string& folder) {
     if (node.worker != 0) snapshot_.last_step = std::max(snapshot_.last_step, node.granted);
   }
   update_steps();
-  return true;
 }
 
 void Membership::end_snapshot() {

@@ -87,6 +87,8 @@ void Scheduler::set_consistency(Consistency consistency) {
 
 void Scheduler::save(const std::filesystem::path& folder, Deadline deadline) {
   namespace fs = std::filesystem;
+  const std::unique_lock is_alone(saving_, std::try_to_lock);
+  if (!is_alone) throw Error("server", ErrorKind::usage, {.what = "two snapshots at a time"});
   if (fs::exists(folder)) {
     throw Error("server", ErrorKind::usage,
                 {.what = "the snapshot's folder exists", .got = folder.string()});
@@ -94,14 +96,10 @@ void Scheduler::save(const std::filesystem::path& folder, Deadline deadline) {
   const fs::path part = fs::absolute(folder).lexically_normal().string() + ".part";
   fs::remove_all(part);
   make_folder(part);
-  bool has_begun = false;
   net::act_on(endpoint_, [&] {
-    has_begun = membership_.begin_snapshot(part.string());
+    membership_.begin_snapshot(part.string());
     tell_all();
   });
-  if (!has_begun) {
-    throw Error("server", ErrorKind::usage, {.what = "two snapshots at a time"});
-  }
   std::optional<SnapshotIndex> index;
   std::string problem;
   ErrorKind kind = ErrorKind::failure;

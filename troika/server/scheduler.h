@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <mutex>
 #include <string>
 
 #include "troika/server/membership.h"
@@ -59,6 +60,7 @@ class Scheduler {
   const net::Duration interval_;
   Membership membership_;
   net::Ticket timer_ = 0;
+  std::mutex saving_;
 };
 
 }  // namespace troika::server
