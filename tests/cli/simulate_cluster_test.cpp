@@ -118,6 +118,11 @@ TEST_F(SimulateCluster, RefusesWithFileAndField) {
   EXPECT_THAT(refused(""), HasSubstr("[simulate] --schedule; got none"));
   EXPECT_THAT(refused("run.toml --schedule gpipe --stages 2 --micro-batches 2"),
               HasSubstr("[simulate] an argument; got run.toml, expected none beside --schedule"));
+  write_file_atomically(folder_ / "gpt.json", R"({"model": "gpt", )" + std::string(kProfile + 1));
+  EXPECT_THAT(
+      refused("--profile gpt.json --cluster cluster.toml --model.name=mlp"),
+      HasSubstr("[simulate] --profile; got gpt.json, of gpt, expected a profile of mlp, the "
+                "configured model"));
 }
 
 }  // namespace

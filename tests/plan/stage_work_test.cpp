@@ -52,6 +52,9 @@ TEST(StageWork, AddsUpBlocks) {
   EXPECT_EQ(stages[1].output_bytes, 0);
   EXPECT_EQ(stages[0].parameter_bytes, 2000);
   EXPECT_EQ(stages[0].optimizer_seconds, 4);
+  auto rated = four_blocks();
+  rated.optimizer_bytes_per_second = 1000;
+  EXPECT_EQ(stage_work(rated, plan_on("pipeline=2", "1f1b", 4))[0].optimizer_seconds, 2);
   EXPECT_EQ(stages[0].resident_bytes, 2000 * 4);
   EXPECT_EQ(stages[1].activation_bytes, 200);
   EXPECT_EQ(stages[1].workspace_bytes, 15);

@@ -89,6 +89,59 @@ TEST(StepModel, HidesAveragesBehindTheBackwardPass) {
   EXPECT_DOUBLE_EQ(StepModel(problem).price(both, {{2, 2}}).seconds, 16 + 16);
 }
 
+TEST(StepModel, ChargesTheOptimizerAndWhatFollowsIt) {
+  auto problem = problem_of({4, 4}, 2, 2);
+  problem.profiles[0].optimizer_bytes_per_second = 1000;
+  const StepModel model(problem);
+  // 2000 bytes of parameters; ranks with shards step half of them. ZeRO reduces and scatters in 1
+  // ms, of which half is hidden, and gathers in 1 ms after the step.
+  EXPECT_DOUBLE_EQ(model.price({.devices = 2}, {{2, 2}}).seconds, 8 + 1e-3 + 2);
+  EXPECT_DOUBLE_EQ(model.price({.zero_stage = 1, .devices = 2}, {{2, 2}}).seconds, 8 + 1.5e-3 + 1);
+  problem.profiles[0].overlap = 0;
+  EXPECT_DOUBLE_EQ(StepModel(problem).price({.devices = 2}, {{2, 2}}).seconds, 8 + 2e-3 + 2);
+}
+
+// The workspace of an early block does not add to the activations of later blocks.
+TEST(StepModel, CountsTheMostBytesOfAStage) {
+  auto problem = problem_of({1, 1}, 1, 1);
+  const auto bytes = [&](bool recompute) {
+    return StepModel(problem).price({.recompute = recompute}, {{2, 1}}).memory_bytes[0] - 2 * 2000;
+  };
+  problem.profiles[0].blocks[0].workspace_bytes = 150;
+  EXPECT_EQ(bytes(false), 250);
+  EXPECT_EQ(bytes(true), 250) << "no input, and the first block";
+  problem.profiles[0].blocks[1].workspace_bytes = 70;
+  EXPECT_EQ(bytes(false), 270);
+  problem.profiles[0].blocks[0].workspace_bytes = 0;
+  EXPECT_EQ(bytes(true), 10 + 100 + 70);
+}
+
+TEST(StepSearch, KeepsToPlansThatAreAllowed) {
+  auto problem = problem_of({1, 1, 1, 1}, 4, 8);
+  problem.uses_all_devices = true;
+  problem.allows = [](const StepSettings& settings, bool is_uneven) {
+    return !is_uneven && (settings.zero_stage == 0 || settings.family == StepFamily::one_stage);
+  };
+  problem.one_stage_bytes = [](const StepSettings& settings) -> std::optional<double> {
+    if (settings.zero_stage == 2) return std::nullopt;
+    return 7;
+  };
+  const auto found = search_steps(StepModel(problem));
+  EXPECT_GT(found.alternatives.size(), 5u);
+  for (const auto& plan : found.alternatives) {
+    EXPECT_EQ(plan.settings.devices, 4);
+    for (const auto& stage : plan.stages) EXPECT_EQ(stage.replicas, plan.stages[0].replicas);
+    const bool is_cut = plan.settings.family != StepFamily::one_stage;
+    EXPECT_FALSE(is_cut && plan.settings.zero_stage > 0);
+    EXPECT_EQ(plan.memory_bytes[0] == 7, !is_cut && plan.settings.zero_stage != 2);
+  }
+  // Another search has other plans.
+  problem.allows = {};
+  problem.uses_all_devices = false;
+  const auto all = search_steps(StepModel(problem));
+  EXPECT_GT(all.alternatives.size(), found.alternatives.size());
+}
+
 TEST(StepModel, SharesAHostsPort) {
   auto problem = problem_of({1, 1}, 4, 4);
   problem.cluster = layout::Cluster::uniform(2, 2);

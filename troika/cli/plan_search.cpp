@@ -13,6 +13,7 @@
 #include "troika/cli/step_report.h"
 #include "troika/plan/search/machine_levels.h"
 #include "troika/plan/search/published.h"
+#include "troika/plan/search/step_layout.h"
 
 namespace troika::cli {
 
@@ -212,7 +213,8 @@ int search_own(const SearchArguments& arguments, std::vector<layout::Profile> pr
   if (arguments.compression_ratio >= 0) problem.compression_ratio = arguments.compression_ratio;
   const plan::StepModel model(std::move(problem));
   const auto found = plan::search_steps(model);
-  print_search(model, found);
+  print_search(model, found,
+               plan::layout_of(model, found.best ? *found.best : *found.nearest).text());
   if (!arguments.json.empty()) {
     write_file_atomically(arguments.json, search_json(model, found).dump(2) + "\n");
   }

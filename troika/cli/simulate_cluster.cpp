@@ -44,6 +44,7 @@ std::pair<int, double> parse_slow(const std::string& text) {
 }
 
 layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
+                        const std::string& profiled_model,
                         const std::vector<std::string>& overrides) {
   if (!arguments.plan.empty()) {
     if (!overrides.empty())
@@ -59,6 +60,11 @@ layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.config, overrides);
+  if (!profiled_model.empty() && profiled_model != options.model.name) {
+    refuse_argument("--profile", fmt::format("{}, of {}", arguments.profile, profiled_model),
+                    fmt::format("a profile of {}, the configured model", options.model.name),
+                    "troika profile measures one");
+  }
   return train::resolve_plan(options, cluster);
 }
 
@@ -72,7 +78,7 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
                     "docs/plan.md#cluster");
   }
   const auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
-  run.plan = plan_asked(arguments, cluster, overrides);
+  run.plan = plan_asked(arguments, cluster, asked.profile.model, overrides);
   run.cluster = plan::with_measured_links(cluster, asked.profile);
   run.reference_flops = asked.profile.device_flops;
   run.all_reduce = std::ranges::find(kAlgorithms, arguments.all_reduce,
@@ -126,7 +132,7 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
   add("--all-reduce", arguments.all_reduce, "algorithm of all-reduces; default: auto")
       ->check(CLI::IsMember(names));
   add("--optimizer-rate", arguments.optimizer_rate,
-      "bytes of parameters that the optimizer updates per second; default: steps take no time")
+      "bytes of parameters that the optimizer updates per second; default: as in the profile")
       ->check(positive);
   add("--pass-overhead", arguments.pass_overhead,
       "seconds of a pass of a stage that do not depend on the number of samples; default: 0")

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "troika/base/text.h"
-#include "troika/plan/search/step_layout.h"
 
 namespace troika::cli {
 
@@ -103,7 +102,7 @@ double data_parallel_seconds(const StepModel& model, const StepPlan& like) {
 
 }  // namespace
 
-void print_search(const StepModel& model, const StepSearch& found) {
+void print_search(const StepModel& model, const StepSearch& found, const std::string& text) {
   const auto& plan = found.best ? *found.best : *found.nearest;
   fmt::print("# cost model troika, {} samples a step, {} devices\n", model.problem().global_batch,
              model.problem().cluster.ranks());
@@ -136,7 +135,7 @@ void print_search(const StepModel& model, const StepSearch& found) {
            std::tuple(!other_fits, other_fits ? other.seconds : other.lacking_bytes);
   });
   for (const auto& row : rows) print_row(model, row, found);
-  fmt::print("\n{}", layout_of(model, plan).text());
+  fmt::print("\n{}", text);
 }
 
 SearchJson search_json(const StepModel& model, const StepSearch& found) {

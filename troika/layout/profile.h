@@ -45,6 +45,7 @@ struct MeasuredLink {
 //   {
 //     "model": "mlp", "device": "Xeon", "device_flops": 1e11, "precision": "32",
 //     "micro_batch": 32, "splits_backward": true, "optimizer_factor": 2,
+//     "optimizer_bytes_per_second": 2e9, "overlap": 1,
 //     "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
 //     "blocks": [
 //       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
@@ -66,6 +67,11 @@ struct Profile {
   bool splits_backward = true;
   // Bytes of the optimizer's states per byte of parameters.
   double optimizer_factor = 0;
+  // Bytes of parameters that the optimizer updates per second; 0: a step takes no time.
+  double optimizer_bytes_per_second = 0;
+  // The share of communication that computing hides if both take place at the same time, from 0 to
+  // 1. Below 1 where communication takes processors or memory bandwidth from computing.
+  double overlap = 1;
   MeasuredLink group = {}, host = {}, network = {};  // as in Cluster
   std::vector<ProfiledBlock> blocks = {};
   // Pairs of indices into `blocks`: the second block reads the output of the first. Empty: a chain

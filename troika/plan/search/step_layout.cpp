@@ -32,6 +32,11 @@ std::string passes_of(const StepPlan& plan, int micro_batches) {
 
 }  // namespace
 
+std::string schedule_name(StepFamily family) {
+  if (family == StepFamily::one_stage) return layout::kOneStageSchedule;
+  return family == StepFamily::zero_bubble ? "zb-h1" : "1f1b";
+}
+
 layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   const auto& settings = plan.settings;
   const auto& profile = model.problem().profiles[settings.profile];
@@ -71,7 +76,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   const bool is_rows = settings.family == StepFamily::pipeline_rows;
   result.mesh = layout::Mesh::parse(is_rows ? fmt::format("data={} pipeline={}", replicas, stages)
                                             : fmt::format("pipeline={} data={}", stages, replicas));
-  result.schedule = settings.family == StepFamily::zero_bubble ? "zb-h1" : "1f1b";
+  result.schedule = schedule_name(settings.family);
   return result;
 }
 

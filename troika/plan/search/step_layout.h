@@ -1,10 +1,15 @@
 // Converts a plan of the search to the layout::Plan of a run.
 #pragma once
 
+#include <string>
+
 #include "troika/layout/plan.h"
 #include "troika/plan/search/step_model.h"
 
 namespace troika::plan {
+
+// Returns the name of a family's schedule, if all stages have the same number of replicas.
+std::string schedule_name(StepFamily family);
 
 // If the stages have different numbers of replicas, the plan has a custom schedule, in which each
 // replica has as many micro-batches in flight as StepModel assumes, and `micro_batches` counts

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -119,7 +117,7 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.forward, [&](size_t i) { return block(i).forward; });
   add(sums.input, [&](size_t i) { return block(i).backward_input; });
   add(sums.weight, [&](size_t i) { return block(i).backward_weight; });
-  add(sums.deviation, [&](size_t i) { return block(i).spread * block(i).seconds(); });
+  add(sums.variance, [&](size_t i) { return std::pow(block(i).spread * block(i).seconds(), 2); });
   add(sums.saved, [&](size_t i) { return block(i).saved_bytes; });
   add(sums.inputs, [&](size_t i) { return inputs[i]; });
   add(sums.parameters, [&](size_t i) { return block(i).parameter_bytes; });
@@ -128,77 +126,15 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
     for (size_t i = 0; i < count; ++i) values.push_back(value(block(i)));
     return RangeMaximum(std::move(values));
   };
-  sums.workspace = maximum([](const auto& one) { return one.workspace_bytes; });
-  sums.saved_and_workspace =
-      maximum([](const auto& one) { return one.saved_bytes + one.workspace_bytes; });
+  std::vector<double> saved, recomputed;
+  for (size_t i = 0; i < count; ++i) {
+    saved.push_back(sums.saved[i + 1] + block(i).workspace_bytes);
+    recomputed.push_back(sums.inputs[i + 1] + block(i).saved_bytes + block(i).workspace_bytes);
+  }
+  sums.most_saved = RangeMaximum(std::move(saved));
+  sums.most_recomputed = RangeMaximum(std::move(recomputed));
   sums.largest_parameters = maximum([](const auto& one) { return one.parameter_bytes; });
   return sums;
-}
-
-int StepModel::rank_of(const StepSettings& settings, int used, int replicas, int replica) const {
-  if (settings.family != StepFamily::pipeline_rows) return used + replica;
-  return replica * (settings.devices / replicas) + used / replicas;
-}
-
-Link StepModel::link(size_t profile, layout::Level level) const {
-  const auto& cluster = problem_.cluster;
-  const auto& measured = problem_.profiles[profile];
-  const auto known = [](const Link& one, const Link& other) {
-    return one.bandwidth > 0 || one.latency > 0 ? one : other;
-  };
-  switch (level) {
-    case layout::Level::group:
-      return known(cluster.group, measured.group.link);
-    case layout::Level::host:
-      return known(cluster.host, measured.host.link);
-    default:
-      return known(cluster.network, measured.network.link);
-  }
-}
-
-int StepModel::arrangement(const StepSettings& settings) {
-  return settings.family == StepFamily::pipeline_rows ? settings.devices : 0;
-}
-
-const StepModel::Place& StepModel::place_of(const StepSettings& settings, int used,
-                                            int replicas) const {
-  const std::array key{static_cast<int>(settings.profile), arrangement(settings), used, replicas};
-  const auto found = places_.find(key);
-  if (found != places_.end()) return found->second;
-  return places_[key] = find_place(settings, used, replicas);
-}
-
-StepModel::Place StepModel::find_place(const StepSettings& settings, int used, int replicas) const {
-  const auto& cluster = problem_.cluster;
-  Place place{.slowness = 0, .capacity = kUnlimitedBytes};
-  std::map<int, int> ranks_of_hosts;
-  std::set<std::pair<int, int>> groups;
-  for (int i = 0; i < replicas; ++i) {
-    const int rank = rank_of(settings, used, replicas, i);
-    const auto& device = cluster.devices_of(rank);
-    place.slowness =
-        std::max(place.slowness, sums_[settings.profile].slowness[static_cast<size_t>(rank)]);
-    const double memory = problem_.memory_bytes.value_or(static_cast<double>(device.memory_bytes));
-    if (memory > 0 || problem_.memory_bytes) place.capacity = std::min(place.capacity, memory);
-    ++ranks_of_hosts[device.host];
-    groups.emplace(device.host, device.group);
-  }
-  place.lateness = std::sqrt(2 * std::log(static_cast<double>(replicas)));
-  place.hosts = static_cast<int>(ranks_of_hosts.size());
-  for (const auto& [host, count] : ranks_of_hosts) place.fullest = std::max(place.fullest, count);
-  const bool in_groups = static_cast<int>(groups.size()) == place.hosts;
-  place.inside = link(settings.profile, in_groups ? layout::Level::group : layout::Level::host);
-  place.between = link(settings.profile, layout::Level::network);
-  if (settings.family == StepFamily::pipeline_rows) {
-    // All stages average at the same time.
-    int on_host = 0;
-    const int host = cluster.devices_of(rank_of(settings, used, replicas, 0)).host;
-    for (int rank = 0; rank < settings.devices; ++rank) {
-      on_host += cluster.devices_of(rank).host == host ? 1 : 0;
-    }
-    place.share = static_cast<double>(on_host) / ranks_of_hosts[host];
-  }
-  return place;
 }
 
 double StepModel::average_seconds(const Place& place, int replicas, double bytes) const {
@@ -224,7 +160,7 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   const double average = average_seconds(place, replicas, bytes);
 
   const double once = part(sums.forward) + part(sums.input) + part(sums.weight);
-  const double late = part(sums.deviation) * place.lateness;
+  const double late = std::sqrt(std::max(0.0, part(sums.variance))) * place.lateness;
   const double again = settings.recompute ? part(sums.forward) : 0;
   // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
   const double gathers = settings.zero_stage == 3 ? average : 0;
@@ -240,81 +176,39 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   cost.steady = own * pass - cost.latency;
   // The gradients of the stage's first block are averaged after the whole backward pass.
   const auto& first = profile.blocks[order_[begin]];
-  const double reduced = settings.zero_stage == 3 ? average / 2 : average;
+  const bool is_zero = settings.zero_stage > 0;
+  const double reduced = is_zero ? average / 2 : average;
   const double hidden = (part(sums.input) + part(sums.weight) + again - first.backward() -
                          (settings.recompute ? first.forward : 0)) *
                         place.slowness;
   const double last = bytes > 0 ? reduced * first.parameter_bytes / bytes : 0;
-  cost.exposed = std::max(last, reduced - hidden);
+  cost.exposed = std::max(last, reduced - profile.overlap * std::min(hidden, reduced));
+  if (is_zero && settings.zero_stage < 3) cost.exposed += average / 2;
+  if (profile.optimizer_bytes_per_second > 0) {
+    cost.exposed +=
+        bytes / (is_zero ? zero : 1) / profile.optimizer_bytes_per_second * place.slowness;
+  }
 
   int kept = (settings.devices - used + replicas - 1) / replicas;
   if (settings.family == StepFamily::zero_bubble) kept = settings.devices / replicas;
   kept = std::min(kept, own);
+  // The latest micro-batch needs most in the backward pass of one of its blocks.
   const double activations = settings.recompute ? part(sums.inputs) : part(sums.saved);
+  const double latest = settings.recompute
+                            ? sums.most_recomputed.of(begin, end) - sums.inputs[begin]
+                            : sums.most_saved.of(begin, end) - sums.saved[begin];
   cost.memory_bytes = bytes * profile.optimizer_factor / (settings.zero_stage >= 1 ? zero : 1) +
                       bytes / (settings.zero_stage >= 2 ? zero : 1) +
-                      bytes / (settings.zero_stage >= 3 ? zero : 1) + kept * activations +
-                      (settings.recompute ? sums.saved_and_workspace.of(begin, end)
-                                          : sums.workspace.of(begin, end)) +
-                      sums.crossing[begin] + sums.crossing[end];
+                      bytes / (settings.zero_stage >= 3 ? zero : 1) + (kept - 1) * activations +
+                      latest + sums.crossing[begin] + sums.crossing[end];
   if (settings.zero_stage == 3 && replicas > 1) {
     cost.memory_bytes += 2 * sums.largest_parameters.of(begin, end);
   }
+  if (settings.family == StepFamily::one_stage && problem_.one_stage_bytes) {
+    cost.memory_bytes = problem_.one_stage_bytes(settings).value_or(cost.memory_bytes);
+  }
   cost.lacking_bytes = place.capacity == kUnlimitedBytes ? 0 : cost.memory_bytes - place.capacity;
   return cost;
-}
-
-const StepModel::Crossing& StepModel::crossing_of(const StepSettings& settings, int used,
-                                                  int replicas, int next_replicas) const {
-  const std::array key{arrangement(settings), used, replicas, next_replicas};
-  const auto found = crossings_.find(key);
-  if (found != crossings_.end()) return found->second;
-  return crossings_[key] = find_crossing(settings, used, replicas, next_replicas);
-}
-
-// Micro-batch i goes from replica i modulo `replicas` to replica i modulo `next_replicas`. So among
-// lcm(replicas, next_replicas) micro-batches, two ranks exchange one if their replica numbers are
-// equal modulo the greatest common divisor, otherwise none.
-StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int used, int replicas,
-                                             int next_replicas) const {
-  const auto& cluster = problem_.cluster;
-  const int classes = std::gcd(replicas, next_replicas);
-  using Counts = std::map<std::pair<int, int>, int>;  // of ranks, by class and host
-  Counts senders, receivers;
-  std::map<std::array<int, 3>, int> in_groups;  // receivers, by class, host and group
-  for (int i = 0; i < next_replicas; ++i) {
-    const auto& to = cluster.devices_of(rank_of(settings, used + replicas, next_replicas, i));
-    ++receivers[{i % classes, to.host}];
-    ++in_groups[{i % classes, to.host, to.group}];
-  }
-  Crossing crossing;
-  const auto has = [&](layout::Level level) -> bool& {
-    return crossing.has_level[static_cast<size_t>(level)];
-  };
-  const int receivers_of_class = next_replicas / classes, senders_of_class = replicas / classes;
-  std::map<int, int> leaving, arriving;  // by host
-  for (int i = 0; i < replicas; ++i) {
-    const auto& from = cluster.devices_of(rank_of(settings, used, replicas, i));
-    ++senders[{i % classes, from.host}];
-    const auto on_host = receivers.find({i % classes, from.host});
-    const int near = on_host == receivers.end() ? 0 : on_host->second;
-    const auto in_group = in_groups.find({i % classes, from.host, from.group});
-    const int nearest = in_group == in_groups.end() ? 0 : in_group->second;
-    has(layout::Level::group) |= nearest > 0;
-    has(layout::Level::host) |= near > nearest;
-    leaving[from.host] += receivers_of_class - near;
-  }
-  for (const auto& [key, count] : receivers) {
-    const auto near = senders.find(key);
-    arriving[key.second] += count * (senders_of_class - (near == senders.end() ? 0 : near->second));
-  }
-  int most = 0;
-  for (const auto* messages : {&leaving, &arriving}) {
-    for (const auto& [host, count] : *messages) most = std::max(most, count);
-  }
-  has(layout::Level::network) = most > 0;
-  crossing.port_share = static_cast<double>(most) / std::lcm(replicas, next_replicas);
-  return crossing;
 }
 
 StepModel::Cost StepModel::boundary(const StepSettings& settings, size_t end, int used,

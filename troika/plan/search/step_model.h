@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,17 +15,6 @@
 #include "troika/plan/search/range_maximum.h"
 
 namespace troika::plan {
-
-struct StepProblem {
-  // Profiles of one model with the same blocks: one for each combination of precision and
-  // micro-batch size that the search may choose.
-  std::vector<layout::Profile> profiles = {};
-  layout::Cluster cluster = {};  // unknown links are those of the profile, or take no time
-  double global_batch = 0;       // samples of an optimizer step
-  std::optional<double> memory_bytes = {};  // of each device, instead of the cluster's
-  bool straight = false;                    // no stage is replicated
-  double compression_ratio = 1;             // of activations between stages
-};
 
 // A schedule, and the arrangement of stages and replicas on consecutive ranks.
 enum class StepFamily {
@@ -42,6 +32,26 @@ struct StepSettings {
   int zero_stage = 0;      // as layout::GradientExchange::zero_stage
   StepFamily family = StepFamily::one_stage;
   int devices = 1;  // the plan uses the first devices of the cluster
+};
+
+struct StepProblem {
+  // Profiles of one model with the same blocks: one for each combination of precision and
+  // micro-batch size that the search may choose.
+  std::vector<layout::Profile> profiles = {};
+  layout::Cluster cluster = {};  // unknown links are those of the profile, or take no time
+  double global_batch = 0;       // samples of an optimizer step
+  std::optional<double> memory_bytes = {};  // of each device, instead of the cluster's
+  bool straight = false;                    // no stage is replicated
+  double compression_ratio = 1;             // of activations between stages
+
+  // Restrictions of the search to plans that can be run.
+  bool uses_all_devices = false;
+  // Whether plans with these settings may be chosen; `is_uneven`: with different numbers of
+  // replicas of stages. Empty: all.
+  std::function<bool(const StepSettings&, bool is_uneven)> allows = {};
+  // The bytes of a device under a plan of one stage, if they are known better than from the
+  // profile; nothing: they are not. Empty: they are not for any plan.
+  std::function<std::optional<double>(const StepSettings&)> one_stage_bytes = {};
 };
 
 struct StepStage {
@@ -63,10 +73,11 @@ struct StepPlan {
 // The time is sum(latency) + max(steady) + max(exposed). `latency` is the time of one micro-batch
 // in a stage and on the links between stages, there and back: it fills and drains the pipeline.
 // `steady` is the time that the slowest stage or link takes for the other micro-batches. `exposed`
-// is the part of the average of gradients that the last backward pass does not hide.
+// is the part of the average of gradients that the last backward pass does not hide, and the
+// optimizer's step with the gather of parameters that follows it in ZeRO stages 1 and 2.
 //
 // A stage is as slow as its slowest device (layout::device_slowness()), and as the latest of its
-// replicas, sqrt(2 ln replicas) spreads of its time after their mean. A micro-batch i is at replica
+// replicas, if the times of blocks are independent normal numbers. A micro-batch i is at replica
 // i modulo replicas; links are shared by the replicas of a host. Averages are rings, or rings
 // within hosts and between hosts. A stage keeps activations for as many micro-batches as its
 // replicas need until the first one comes back: U / R of U devices from its own on, and of all
@@ -119,11 +130,13 @@ class StepModel {
  private:
   // Sums over the blocks before each position in order().
   struct Sums {
-    std::vector<double> forward, input, weight, deviation, saved, inputs, parameters;
+    std::vector<double> forward, input, weight, variance, saved, inputs, parameters;
     std::vector<double> crossing;  // bytes of earlier outputs that are read after each position
-    // The largest numbers of bytes of single blocks.
-    RangeMaximum workspace, saved_and_workspace, largest_parameters;
-    std::vector<double> slowness;  // by device
+    // The bytes of activations and workspace in the backward pass of each block, with those of all
+    // blocks before it: without and with recomputation.
+    RangeMaximum most_saved, most_recomputed;
+    RangeMaximum largest_parameters;  // bytes of single blocks
+    std::vector<double> slowness;     // by device
     double least_slowness = 1;
   };
   struct Place {

@@ -19,8 +19,13 @@ constexpr int kMostExactDevices = 16;
 constexpr int kMostUnits = 32;
 constexpr double kSameSum = 1e-12;
 
-bool is_even(StepFamily family) {
-  return family == StepFamily::pipeline_rows || family == StepFamily::zero_bubble;
+// Whether all stages have the same number of replicas.
+bool is_even(const StepModel& model, const StepSettings& settings) {
+  if (settings.family == StepFamily::pipeline_rows || settings.family == StepFamily::zero_bubble) {
+    return true;
+  }
+  const auto& allows = model.problem().allows;
+  return settings.family == StepFamily::pipeline && allows && !allows(settings, true);
 }
 
 // The cost of a plan's first stages.
@@ -37,9 +42,9 @@ class Search {
  public:
   // `places` are the ends of blocks at which a stage may end, ascending.
   Search(const StepModel& model, const StepSettings& settings, const std::vector<size_t>& places)
-      : model_(model), settings_(settings), places_(places) {
+      : model_(model), settings_(settings), places_(places), is_even_(is_even(model, settings)) {
     for (int count = 1; count <= settings.devices; ++count) {
-      if (is_even(settings.family) && settings.devices % count != 0) continue;
+      if (is_even_ && settings.devices % count != 0) continue;
       if (settings.family == StepFamily::one_stage && count < settings.devices) continue;
       counts_.push_back(count);
       if (model.problem().straight) break;
@@ -72,7 +77,7 @@ class Search {
   };
 
   std::optional<StepPlan> run() {
-    if (!is_even(settings_.family)) return run_once();
+    if (!is_even_) return run_once();
     std::optional<StepPlan> best;
     for (const int count : counts_) {
       if (count == settings_.devices) continue;
@@ -86,7 +91,7 @@ class Search {
   bool is_tried(int count, int used) const {
     const int left = settings_.devices - used;
     if (count > left || (equal_ > 0 && count != equal_)) return false;
-    if (is_even(settings_.family) || settings_.devices <= kMostExactDevices) return true;
+    if (is_even_ || settings_.devices <= kMostExactDevices) return true;
     const int unit = (settings_.devices + kMostUnits - 1) / kMostUnits;
     const bool ends = count + 2 >= left;  // the last few devices, as in 15-1
     const bool is_small = left <= unit && (count & (count - 1)) == 0;
@@ -208,6 +213,7 @@ class Search {
   const StepModel& model_;
   const StepSettings settings_;
   const std::vector<size_t>& places_;
+  const bool is_even_;
   std::vector<int> counts_;  // of replicas
   bool least_lack_ = false;
   double allowance_ = 0, limit_ = kNoPlan;
@@ -254,8 +260,10 @@ std::vector<StepSettings> all_settings(const StepModel& model) {
       for (const bool recompute : {false, true}) {
         const int most_zero = family == StepFamily::one_stage ? 3 : 1;
         for (int zero = 0; zero <= most_zero; ++zero) {
-          all.push_back(
-              {.profile = profile, .recompute = recompute, .zero_stage = zero, .family = family});
+          const StepSettings settings{
+              .profile = profile, .recompute = recompute, .zero_stage = zero, .family = family};
+          const auto& allows = model.problem().allows;
+          if (!allows || allows(settings, false)) all.push_back(settings);
         }
       }
     }
@@ -267,7 +275,11 @@ std::vector<int> device_counts(const StepModel& model, StepFamily family) {
   const int all = model.problem().cluster.ranks();
   const bool is_straight = model.problem().straight && family == StepFamily::one_stage;
   std::vector<int> counts;
-  for (int count = family == StepFamily::one_stage ? 1 : 2; count <= all; ++count) {
+  const int least = model.problem().uses_all_devices  ? all
+                    : family == StepFamily::one_stage ? 1
+                                                      : 2;
+  if (family != StepFamily::one_stage && all < 2) return counts;
+  for (int count = least; count <= all; ++count) {
     if (is_straight && count > 1) break;
     if (all > kMostExactDevices && count < all && all % count != 0) continue;
     counts.push_back(count);
@@ -289,7 +301,7 @@ StepSearch search_steps(const StepModel& model) {
       model.blocks() <= kMostPlaces && model.problem().cluster.ranks() <= kMostExactDevices;
   const auto search_with = [&](StepSettings settings, int devices) {
     settings.devices = devices;
-    return Search(model, settings, is_even(settings.family) ? many : some);
+    return Search(model, settings, is_even(model, settings) ? many : some);
   };
   double least_lack = kNoPlan;
   for (const auto& settings : all_settings(model)) {

@@ -100,8 +100,8 @@ class OrderedBlocks {
 
 class StageMaker {
  public:
-  StageMaker(const layout::Plan& plan, const StageWorkOptions& options)
-      : plan_(plan), options_(options) {}
+  StageMaker(const layout::Plan& plan, const StageWorkOptions& options, double overlap)
+      : plan_(plan), options_(options), overlap_(overlap) {}
 
   // `input_bytes` and `output_bytes` are the sizes of one sample's message from the previous stage
   // and to the next one.
@@ -138,6 +138,7 @@ class StageMaker {
     } else {
       work.share_after_gather = 1;
     }
+    work.share_after_gather = 1 - overlap_ * (1 - work.share_after_gather);
     return work;
   }
 
@@ -172,7 +173,8 @@ class StageMaker {
     for (; segment != segments.end(); ++segment) {
       sum_before += sum(part_of(blocks, *segment), &ProfiledBlock::forward);
     }
-    const double scale = sum_before > 0 ? work.passes.backward() / sum_before : 0;
+    // Communication that takes time from computing counts as if it began later.
+    const double scale = sum_before > 0 ? overlap_ * work.passes.backward() / sum_before : 0;
     const auto& exchange = plan_.exchange;
     for (const auto& bucket :
          layout::assign_buckets(items, order, exchange.first_bucket_bytes, exchange.bucket_bytes)) {
@@ -219,6 +221,7 @@ class StageMaker {
 
   const layout::Plan& plan_;
   const StageWorkOptions& options_;
+  const double overlap_;  // Profile::overlap
 };
 
 }  // namespace
@@ -235,7 +238,11 @@ std::vector<StageWork> stage_work(const Profile& profile, const layout::Plan& pl
     refuse("blocks of the profile", std::to_string(blocks.size()),
            fmt::format("at least {}, one for each stage", stages));
   }
-  const StageMaker maker(plan, options);
+  auto told = options;
+  if (told.optimizer_bytes_per_second == 0) {
+    told.optimizer_bytes_per_second = profile.optimizer_bytes_per_second;
+  }
+  const StageMaker maker(plan, told, profile.overlap);
   std::vector<StageWork> all;
   size_t begin = 0;
   for (const size_t end : blocks.cut(plan.cut, stages)) {

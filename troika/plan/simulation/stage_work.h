@@ -16,7 +16,7 @@ struct StageWorkOptions {
   // Seconds of a stage's pass that do not depend on the number of samples, for example kernel
   // launches; at most the whole pass.
   double pass_overhead = 0;
-  // Bytes of parameters that the optimizer updates per second; 0: steps take no time.
+  // Bytes of parameters that the optimizer updates per second; 0: as the profile says.
   double optimizer_bytes_per_second = 0;
 };
 
