@@ -238,8 +238,9 @@ TEST(House, TheWorldIsCountedWhereItIsMeant) {
                          "checkpoint/resume.cpp", "checkpoint/shard.cpp", "observe/step_times.cpp",
                          "train/engine/placement.cpp", "train/evaluation.cpp", "train/loop/fit.cpp",
                          "train/loop/run_origin.cpp", "train/memory/memory_check.cpp",
-                         "train/run/run_group.cpp", "train/run/run_summary.cpp",
-                         "train/run/stop.cpp", "train/trainer.cpp"));
+                         "train/profile/automatic_plan.cpp", "train/profile/link_times.cpp",
+                         "train/profile/measure_profile.cpp", "train/run/run_group.cpp",
+                         "train/run/run_summary.cpp", "train/run/stop.cpp", "train/trainer.cpp"));
 }
 
 // The identifiers of a source; comments, texts and characters are skipped.

@@ -51,6 +51,7 @@ Entry add_bench(CLI::App& app);
 Entry add_slurm(CLI::App& app, const AfterDashes& rest);
 Entry add_memory(CLI::App& app);
 Entry add_plan(CLI::App& app);
+Entry add_profile(CLI::App& app);
 Entry add_simulate(CLI::App& app);
 Entry add_report(CLI::App& app);
 Entry add_server(CLI::App& app);

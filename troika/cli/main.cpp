@@ -106,9 +106,10 @@ int run(int argc, char** argv) {
       troika::cli::add_sample(app),       troika::cli::add_export(app),
       troika::cli::add_import(app),       troika::cli::add_bench(app),
       troika::cli::add_report(app),       troika::cli::add_memory(app),
-      troika::cli::add_plan(app),         troika::cli::add_simulate(app),
-      troika::cli::add_slurm(app, rest),  troika::cli::add_version(app),
-      troika::cli::add_completion(app),   troika::cli::add_server(app)};
+      troika::cli::add_plan(app),         troika::cli::add_profile(app),
+      troika::cli::add_simulate(app),     troika::cli::add_slurm(app, rest),
+      troika::cli::add_version(app),      troika::cli::add_completion(app),
+      troika::cli::add_server(app)};
   // The words after PROGRAM belong to it, so they must not change.
   const bool starts_program =
       argc > 1 && (argv[1] == std::string_view("launch") || argv[1] == std::string_view("slurm"));

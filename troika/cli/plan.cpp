@@ -13,7 +13,13 @@
 #include "troika/cli/draw.h"
 #include "troika/cli/plan_file.h"
 #include "troika/cli/plan_search.h"
+#include "troika/cli/session.h"
+#include "troika/cli/step_report.h"
+#include "troika/compat/torch.h"
+#include "troika/data/make_dataset.h"
+#include "troika/plan/search/step_layout.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/profile/automatic_plan.h"
 
 namespace troika::cli {
 
@@ -23,8 +29,9 @@ struct PlanArguments {
   std::string file;
   std::string plan;
   std::string cluster;
-  int64_t ranks = 0;  // 0: not given
-  int64_t nodes = 0;  // 0: not given
+  int64_t ranks = 0;   // 0: not given
+  int64_t nodes = 0;   // 0: not given
+  double seconds = 2;  // of --plan auto
   bool draws = false;
   DrawArguments draw;
   SearchArguments search;
@@ -75,6 +82,47 @@ void require_search_alone(const PlanArguments& arguments,
                .expected = "--cluster or --machines, and the options of the search"});
 }
 
+// Profiles and searches on the ranks of a group.
+int find_here(train::TrainOptions options, const cluster::Environment& environment,
+              double seconds) {
+  check_memory(options);
+  const auto group = join(options, environment);
+  const auto dataset = data::make_dataset(options.data, data::Split::train);
+  options.model = fit_model(options.model, *dataset);
+  const auto automatic = train::find_plan(options, *dataset, group, seconds);
+  if (group.rank() != 0) return 0;
+  std::string text;
+  if (automatic.found.best) {
+    const auto planned = train::with_found_plan(options, automatic, group);
+    text = fmt::format("# run it with --data.global_batch_size={}\n{}",
+                       planned.data.global_batch_size, planned.trainer.plan);
+  } else {
+    text = plan::layout_of(automatic.model, automatic.chosen()).text();
+  }
+  print_search(automatic.model, automatic.found, text);
+  return 0;
+}
+
+int find_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
+  if (arguments.ranks > 0 || arguments.nodes > 0 || !arguments.cluster.empty() || arguments.draws) {
+    throw Error("plan", ErrorKind::usage,
+                {.what = "arguments beside --plan auto",
+                 .got = arguments.draws             ? "--draw"
+                        : arguments.cluster.empty() ? "--ranks or --nodes"
+                                                    : "--cluster " + arguments.cluster,
+                 .expected = "CONFIG and its options alone, as it measures the ranks that it has",
+                 .hint = "troika profile CONFIG, then troika plan --profile FILE --cluster FILE"});
+  }
+  ConfigArguments configured;
+  configured.file = arguments.file;
+  return run_configured(
+      "plan", configured, overrides,
+      [&](train::TrainOptions options, const cluster::Environment& environment) {
+        return find_here(std::move(options), environment, arguments.seconds);
+      },
+      {"--plan", kAutomaticPlan, "--profile-seconds", fmt::format("{}", arguments.seconds)});
+}
+
 int run_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
   if (!arguments.search.profiles.empty()) {
     require_search_alone(arguments, overrides);
@@ -82,6 +130,7 @@ int run_plan(const PlanArguments& arguments, const std::vector<std::string>& ove
     search.cluster = arguments.cluster;
     return search_plan(search);
   }
+  if (arguments.plan == kAutomaticPlan) return find_plan(arguments, overrides);
   if (arguments.draws && !arguments.draw.what.empty()) return draw_schedule(arguments.draw);
   train::TrainOptions options;
   auto table = train::make_table(options);
@@ -106,7 +155,13 @@ Entry add_plan(CLI::App& app) {
   const auto arguments = std::make_shared<PlanArguments>();
   command->add_option("CONFIG,--config", arguments->file,
                       "configuration, as for train; default: the default options");
-  command->add_option("--plan", arguments->plan, "explain the plan in this file");
+  command->add_option("--plan", arguments->plan,
+                      "explain the plan in this file; auto: measure the model, and search for the "
+                      "fastest plan of this run");
+  command
+      ->add_option("--profile-seconds", arguments->seconds,
+                   "with --plan auto: seconds for the passes of each profile; default: 2")
+      ->check(CLI::Range(0.0, 3600.0));
   auto* ranks = command
                     ->add_option("--ranks", arguments->ranks,
                                  "number of ranks; default: trainer.devices on each node")

@@ -1,7 +1,10 @@
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <memory>
+#include <optional>
 
+#include "troika/base/log.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/elastic_batch.h"
@@ -13,6 +16,8 @@
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
 #include "troika/train/memory/memory_check.h"
+#include "troika/train/profile/automatic_plan.h"
+#include "troika/train/profile/plan_report.h"
 #include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning.h"
@@ -21,7 +26,21 @@ namespace troika::cli {
 
 namespace {
 
-int train_here(train::TrainOptions options, const cluster::Environment& environment) {
+// Profiles, searches, and takes the plan that was found.
+train::AutomaticPlan take_found_plan(train::TrainOptions& options, const data::Dataset& training,
+                                     const comm::Group& group, double seconds) {
+  auto found = train::find_plan(options, training, group, seconds);
+  options = train::with_found_plan(std::move(options), found, group);
+  if (group.rank() == 0) {
+    log::info("plan auto: {}",
+              describe(found, layout::Plan::parse(options.trainer.plan, "trainer.plan")));
+  }
+  return found;
+}
+
+// `profile_seconds`: with --plan auto, for each profile.
+int train_here(train::TrainOptions options, const cluster::Environment& environment,
+               std::optional<double> profile_seconds) {
   check_memory(options);
   require_elastic_batch(options, environment);
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue(),
@@ -33,6 +52,10 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options.model, *training);
   options.model = train::tuned_model(options, *training, group, train::run_folder(options));
+  std::optional<train::AutomaticPlan> automatic;
+  if (profile_seconds) {
+    automatic.emplace(take_found_plan(options, *training, group, *profile_seconds));
+  }
   const auto memory = train::check_memory_of(options, *training, group);
   // No rank may allocate tensors before rank 0 has accepted them.
   group.barrier({.label = "memory check"});
@@ -42,7 +65,8 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   trainer.expect_memory(memory);
   trainer.stop_on_signals(signals);
   signals->begin_saving();
-  trainer.fit(*task, *training, *validation);
+  const auto summary = trainer.fit(*task, *training, *validation);
+  if (automatic && group.rank() == 0) log::info("{}", compare(*automatic, summary));
   return trainer.exit_code();
 }
 
@@ -53,22 +77,38 @@ Entry add_train(CLI::App& app) {
   struct Arguments : ConfigArguments {
     bool trace = false;
     std::string plan;
+    double profile_seconds = 2;
   };
   const auto arguments = std::make_shared<Arguments>();
   add_config_arguments(*command, *arguments);
   command->add_flag("--trace", arguments->trace,
                     "write a timeline of all ranks; the same as --trainer.trace=true");
-  command->add_option(
-      "--plan", arguments->plan,
-      "file of the plan to run, in the form that `troika plan` prints; docs/plan.md");
+  command->add_option("--plan", arguments->plan,
+                      "file of the plan to run, in the form that `troika plan` prints; auto: "
+                      "measure the model, and run the fastest plan; docs/plan.md");
+  command
+      ->add_option("--profile-seconds", arguments->profile_seconds,
+                   "with --plan auto: seconds for the passes of each profile; default: 2")
+      ->check(CLI::Range(0.0, 3600.0));
   return {command, [command, arguments] {
             const auto overrides = command->remaining();
-            return run_configured("train", *arguments, overrides, train_here, {},
-                                  [&](train::TrainOptions& options) {
-                                    if (arguments->trace) options.trainer.trace = true;
-                                    if (arguments->plan.empty()) return;
-                                    take_plan(options, arguments->plan, overrides);
-                                  });
+            std::optional<double> seconds;
+            std::vector<std::string> more;
+            if (arguments->plan == kAutomaticPlan) {
+              seconds = arguments->profile_seconds;
+              more = {"--plan", kAutomaticPlan, "--profile-seconds", fmt::format("{}", *seconds)};
+            }
+            return run_configured(
+                "train", *arguments, overrides,
+                [seconds](train::TrainOptions options, const cluster::Environment& environment) {
+                  return train_here(std::move(options), environment, seconds);
+                },
+                more,
+                [&](train::TrainOptions& options) {
+                  if (arguments->trace) options.trainer.trace = true;
+                  if (arguments->plan.empty() || seconds) return;
+                  take_plan(options, arguments->plan, overrides);
+                });
           }};
 }
 

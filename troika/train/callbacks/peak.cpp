@@ -1,10 +1,16 @@
 #include "troika/train/callbacks/peak.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <vector>
 
 #include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/base/text.h"
 #include "troika/compat/gpu.h"
 #include "troika/compat/torch.h"
 
@@ -12,31 +18,32 @@ namespace troika::train {
 
 namespace {
 
-// Peak rates in TFLOPS, dense, on tensor cores if they support the type; 0: unsupported.
+// Peak rates in TFLOPS, dense, on tensor cores if they support the type; 0: unsupported. Memory
+// bandwidth in GB/s (10^9) and memory in GB, of the largest variant of this name.
 struct Gpu {
   std::string_view name;  // part of the driver's name
-  double float64, float32, tf32, float16, bfloat16;
+  double float64, float32, tf32, float16, bfloat16, bandwidth, memory;
 };
 
 // A name that contains another name comes before it.
 constexpr std::array kGpus{
-    Gpu{"H200 NVL", 60, 60, 417.7, 835.5, 835.5},
-    Gpu{"H200", 67, 67, 494.7, 989.4, 989.4},
-    Gpu{"H100 NVL", 60, 60, 417.7, 835.5, 835.5},
-    Gpu{"H100 PCIe", 51, 51, 378, 756, 756},
-    Gpu{"H100", 67, 67, 494.7, 989.4, 989.4},
-    Gpu{"A100", 19.5, 19.5, 156, 312, 312},
-    Gpu{"A40", 0.58, 37.4, 74.8, 149.7, 149.7},
-    Gpu{"A30", 10.3, 10.3, 82, 165, 165},
-    Gpu{"A10G", 0.49, 31.5, 35, 70, 70},
-    Gpu{"A10", 0.49, 31.2, 62.5, 125, 125},
-    Gpu{"L40S", 1.4, 91.6, 183, 362, 362},
-    Gpu{"L40", 1.4, 90.5, 90.5, 181, 181},
-    Gpu{"L4", 0.47, 30.3, 60, 121, 121},
-    Gpu{"V100S", 8.2, 16.4, 16.4, 130, 0},
-    Gpu{"V100-PCIE", 7, 14, 14, 112, 0},
-    Gpu{"V100", 7.8, 15.7, 15.7, 125, 0},
-    Gpu{"T4", 0.25, 8.1, 8.1, 65, 0},
+    Gpu{"H200 NVL", 60, 60, 417.7, 835.5, 835.5, 4800, 141},
+    Gpu{"H200", 67, 67, 494.7, 989.4, 989.4, 4800, 141},
+    Gpu{"H100 NVL", 60, 60, 417.7, 835.5, 835.5, 3900, 94},
+    Gpu{"H100 PCIe", 51, 51, 378, 756, 756, 2000, 80},
+    Gpu{"H100", 67, 67, 494.7, 989.4, 989.4, 3350, 80},
+    Gpu{"A100", 19.5, 19.5, 156, 312, 312, 2039, 80},
+    Gpu{"A40", 0.58, 37.4, 74.8, 149.7, 149.7, 696, 48},
+    Gpu{"A30", 10.3, 10.3, 82, 165, 165, 933, 24},
+    Gpu{"A10G", 0.49, 31.5, 35, 70, 70, 600, 24},
+    Gpu{"A10", 0.49, 31.2, 62.5, 125, 125, 600, 24},
+    Gpu{"L40S", 1.4, 91.6, 183, 362, 362, 864, 48},
+    Gpu{"L40", 1.4, 90.5, 90.5, 181, 181, 864, 48},
+    Gpu{"L4", 0.47, 30.3, 60, 121, 121, 300, 24},
+    Gpu{"V100S", 8.2, 16.4, 16.4, 130, 0, 1134, 32},
+    Gpu{"V100-PCIE", 7, 14, 14, 112, 0, 900, 32},
+    Gpu{"V100", 7.8, 15.7, 15.7, 125, 0, 900, 32},
+    Gpu{"T4", 0.25, 8.1, 8.1, 65, 0, 320, 16},
 };
 
 // Whether `part` occurs in `name` as a whole word.
@@ -48,6 +55,21 @@ bool has_word(std::string_view name, std::string_view part) {
   return (at == 0 || !is_word(at - 1)) && (end == name.size() || !is_word(end));
 }
 
+double teraflops(const Gpu& gpu, at::ScalarType type, bool tf32) {
+  switch (type) {
+    case at::kDouble:
+      return gpu.float64;
+    case at::kFloat:
+      return tf32 ? gpu.tf32 : gpu.float32;
+    case at::kHalf:
+      return gpu.float16;
+    case at::kBFloat16:
+      return gpu.bfloat16;
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
 
 std::optional<double> published_peak(std::string_view gpu_name, at::ScalarType type, bool tf32) {
@@ -55,13 +77,30 @@ std::optional<double> published_peak(std::string_view gpu_name, at::ScalarType t
     return has_word(gpu_name, candidate.name);
   });
   if (gpu == kGpus.end()) return std::nullopt;
-  const double peak = type == at::kDouble     ? gpu->float64
-                      : type == at::kFloat    ? (tf32 ? gpu->tf32 : gpu->float32)
-                      : type == at::kHalf     ? gpu->float16
-                      : type == at::kBFloat16 ? gpu->bfloat16
-                                              : 0;
+  const double peak = teraflops(*gpu, type, tf32);
   if (peak == 0) return std::nullopt;
   return peak * 1e12;
+}
+
+PublishedRates published_rates(const std::string& name, at::ScalarType type) {
+  std::vector<std::string> names;
+  for (const auto& gpu : kGpus) {
+    names.emplace_back(gpu.name);
+    if (gpu.name != name) continue;
+    const double peak = teraflops(gpu, type, /*tf32=*/false);
+    if (peak == 0) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "products of this type on " + name,
+                   .got = c10::toString(type),
+                   .expected = "a precision that the device computes in"});
+    }
+    return {.flops = peak * 1e12, .bandwidth = gpu.bandwidth * 1e9, .memory = gpu.memory * 1e9};
+  }
+  throw Error("train", ErrorKind::usage,
+              {.what = "no published rates of this device",
+               .got = name,
+               .expected = fmt::format("one of {}", fmt::join(names, ", ")),
+               .hint = "did you mean " + nearest(name, names) + "?"});
 }
 
 double measured_peak(at::ScalarType type, at::Device device) {

@@ -1,0 +1,128 @@
+#include "troika/train/profile/plan_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "troika/base/text.h"
+
+namespace troika::train {
+
+namespace {
+
+using plan::StepFamily;
+using plan::StepPlan;
+
+std::string time_text(double seconds) {
+  return fmt::format("{:.2f} ms", seconds * 1e3);
+}
+
+std::string savers(const plan::StepModel& model, const StepPlan& plan) {
+  auto text = fmt::format("precision {}, micro-batches of {:g}",
+                          model.problem().profiles[plan.settings.profile].precision,
+                          model.problem().profiles[plan.settings.profile].micro_batch);
+  if (plan.settings.recompute) text += ", recomputation";
+  if (plan.settings.zero_stage > 0) text += fmt::format(", ZeRO {}", plan.settings.zero_stage);
+  return text;
+}
+
+std::string replicas(const StepPlan& plan) {
+  std::vector<int> counts;
+  for (const auto& stage : plan.stages) counts.push_back(stage.replicas);
+  return fmt::format("{}", fmt::join(counts, "-"));
+}
+
+double fastest_of(const AutomaticPlan& automatic, bool is_cut) {
+  double least = INFINITY;
+  for (const auto& plan : automatic.found.alternatives) {
+    if (plan.lacking_bytes > 0) continue;
+    if ((plan.settings.family != StepFamily::one_stage) == is_cut) {
+      least = std::min(least, plan.seconds);
+    }
+  }
+  return least;
+}
+
+// The predicted seconds of the phases of a step of one stage, by StepTimes' names: passes of one
+// micro-batch, and what follows the last one.
+std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& automatic) {
+  const auto& chosen = automatic.chosen();
+  const auto& profile = automatic.model.problem().profiles[chosen.settings.profile];
+  double forward = 0, backward = 0, bytes = 0;
+  for (const auto& block : profile.blocks) {
+    forward += block.forward;
+    backward += block.backward();
+    bytes += block.parameter_bytes;
+  }
+  const int replicas = chosen.stages.front().replicas;
+  const double count =
+      static_cast<double>(automatic.model.micro_batches(chosen.settings.profile)) / replicas;
+  if (chosen.settings.recompute) backward += forward;
+  const double shards = chosen.settings.zero_stage > 0 ? replicas : 1;
+  const double optimizer = profile.optimizer_bytes_per_second > 0
+                               ? bytes / shards / profile.optimizer_bytes_per_second
+                               : 0;
+  const double rest = chosen.seconds - count * (forward + backward) - optimizer;
+  return {{"forward", forward},
+          {"backward", backward},
+          {"exposed_communication", std::max(0.0, rest)},
+          {"optimizer", optimizer}};
+}
+
+}  // namespace
+
+std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
+  const auto& chosen = automatic.chosen();
+  auto text = fmt::format("{} {}, mesh {}, {}\n  predicted    {} a step, {} on a rank",
+                          plan::name(chosen.settings.family), replicas(chosen), plan.mesh.text(),
+                          savers(automatic.model, chosen), time_text(chosen.seconds),
+                          human_bytes(std::ranges::max(chosen.memory_bytes)));
+  for (const bool is_cut : {false, true}) {
+    const double least = fastest_of(automatic, is_cut);
+    if (!std::isfinite(least)) continue;
+    text += fmt::format("\n  {:<12} {} a step at least", is_cut ? "pipelines" : "whole model",
+                        time_text(least));
+  }
+  return text;
+}
+
+std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& summary) {
+  std::string text = "plan auto: predicted and measured";
+  const auto line = [&](const std::string& name, const std::string& predicted,
+                        const std::string& measured, double ratio) {
+    text += fmt::format("\n  {:<22} {:>12} {:>12} {:>+8.1f} %", name, predicted, measured,
+                        (ratio - 1) * 100);
+  };
+  const auto& chosen = automatic.chosen();
+  const double step = summary.median_step_milliseconds / 1e3;
+  if (std::isfinite(step)) {
+    line("step", time_text(chosen.seconds), time_text(step), chosen.seconds / step);
+  }
+  if (chosen.settings.family == StepFamily::one_stage) {
+    for (const auto& [name, seconds] : phases_of(automatic)) {
+      const auto measured =
+          std::ranges::find(summary.phase_milliseconds, name, &observe::PhaseTime::phase);
+      if (measured == summary.phase_milliseconds.end()) continue;
+      for (size_t rank = 0; rank < measured->milliseconds.size(); ++rank) {
+        const double of_rank = measured->milliseconds[rank] / 1e3;
+        line(fmt::format("{}, rank {}", name == "exposed_communication" ? "exchange" : name, rank),
+             time_text(seconds), time_text(of_rank), of_rank > 0 ? seconds / of_rank : 1);
+      }
+    }
+  }
+  const auto& peaks = summary.peak_tensor_bytes;
+  for (size_t rank = 0; rank < peaks.size(); ++rank) {
+    const auto stage = automatic.stage_of(static_cast<int>(rank));
+    const double predicted = chosen.memory_bytes[stage];
+    line(fmt::format("memory, rank {}", rank), human_bytes(predicted),
+         human_bytes(static_cast<double>(peaks[rank])),
+         peaks[rank] > 0 ? predicted / static_cast<double>(peaks[rank]) : 1);
+  }
+  return text;
+}
+
+}  // namespace troika::train
