@@ -247,6 +247,25 @@ TEST(StepSearch, PrefersTheProfileOfLeastTime) {
   EXPECT_THROW(StepModel{problem}, Error);
 }
 
+TEST(StepSearch, PrefersSimplePlansOfSimilarTime) {
+  auto problem = problem_of({4, 4}, 1, 2);
+  problem.profiles.push_back(problem.profiles[0]);
+  problem.profiles[1].precision = "bf16-mixed";
+  for (auto& block : problem.profiles[1].blocks) block.forward *= 0.96;  // 2 % less in all
+  auto found = search_steps(StepModel(problem));
+  EXPECT_EQ(found.best->settings.profile, 1);
+  prefer_simple(found, 0.01);
+  EXPECT_EQ(found.best->settings.profile, 1);
+  prefer_simple(found, 0.03);
+  EXPECT_EQ(found.best->settings.profile, 0);
+  // The simplest plan does not fit.
+  found.alternatives.front().lacking_bytes = 1;
+  found.best = found.alternatives.back();
+  prefer_simple(found, 10);
+  EXPECT_GT(found.best->seconds, 0);
+  EXPECT_LE(found.best->lacking_bytes, 0);
+}
+
 TEST(StepLayout, MakesPlansThatAreValid) {
   const StepModel model(problem_of({1, 1, 1, 1}, 4, 8));
   const auto uneven = layout_of(

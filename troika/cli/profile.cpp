@@ -40,7 +40,7 @@ void print_profile(const layout::Profile& profile) {
   fmt::print("{:<{}} {:>10} {:>10} {:>10} {:>8} {:>10} {:>10} {:>10} {:>10}\n", "block", widest,
              "forward", "inputs", "weights", "spread", "output", "saved", "parameters",
              "workspace");
-  const auto milliseconds = [](double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); };
+  const auto milliseconds = [](double seconds) { return fmt::format("{:.4g} ms", seconds * 1e3); };
   for (const auto& block : profile.blocks) {
     fmt::print("{:<{}} {:>10} {:>10} {:>10} {:>8} {:>10} {:>10} {:>10} {:>10}\n", block.name,
                widest, milliseconds(block.forward), milliseconds(block.backward_input),

@@ -294,6 +294,14 @@ double up_to(double value) {
 
 }  // namespace
 
+void prefer_simple(StepSearch& search, double margin) {
+  if (!search.best) return;
+  const auto simple = std::ranges::find_if(search.alternatives, [&](const StepPlan& plan) {
+    return plan.lacking_bytes <= 0 && plan.seconds <= (1 + margin) * search.best->seconds;
+  });
+  if (simple != search.alternatives.end()) search.best = *simple;
+}
+
 StepSearch search_steps(const StepModel& model) {
   StepSearch result{.lower_bound = model.lower_bound()};
   const auto some = places_of(model, kMostPlaces), many = places_of(model, kMostEvenPlaces);

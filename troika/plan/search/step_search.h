@@ -27,4 +27,9 @@ struct StepSearch {
 // faster than the best plan so far. The result depends only on `model`.
 StepSearch search_steps(const StepModel& model);
 
+// Replaces `best` by the simplest alternative that fits and that is slower by at most the share
+// `margin`. Alternatives are ordered from simple to complex: the whole model before pipelines, less
+// recomputation and less sharding first.
+void prefer_simple(StepSearch& search, double margin);
+
 }  // namespace troika::plan

@@ -156,18 +156,6 @@ std::optional<double> memory_of_rank(const TrainOptions& options, const comm::Gr
   return bytes.item<double>();
 }
 
-// Measured times differ by a few percent from one measurement to the next, so the first plan that
-// is at most this much slower than the fastest is chosen. Alternatives are listed from simple to
-// complex.
-void prefer_simple(plan::StepSearch& found) {
-  constexpr double kMargin = 0.03;
-  if (!found.best) return;
-  const auto simple = std::ranges::find_if(found.alternatives, [&](const plan::StepPlan& one) {
-    return one.lacking_bytes <= 0 && one.seconds <= (1 + kMargin) * found.best->seconds;
-  });
-  if (simple != found.alternatives.end()) found.best = *simple;
-}
-
 }  // namespace
 
 size_t AutomaticPlan::stage_of(int rank) const {
@@ -203,7 +191,9 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
   problem.one_stage_bytes = [memory](const StepSettings& settings) { return (*memory)(settings); };
   plan::StepModel model(std::move(problem));
   auto found = plan::search_steps(model);
-  prefer_simple(found);
+  // Measured times differ by a few percent from one measurement to the next.
+  constexpr double kMargin = 0.03;
+  plan::prefer_simple(found, kMargin);
   return {.model = std::move(model), .found = std::move(found)};
 }
 
