@@ -54,8 +54,8 @@ void add_options(config::Table& table, HorovodOptions& options) {
 
 void add_options(config::Table& table, ZeroOptions& options) {
   table.add("zero.stage", &options.stage,
-            "of pipelines: what the replicas of a stage share out among them, 1: optimizer states, "
-            "2: gradients, too, 3: parameters, too; 0: nothing",
+            "pipelines: what is sharded over the replicas of a stage; 1: optimizer states; 2: also "
+            "gradients; 3: also parameters; 0: nothing",
             config::between(int64_t{0}, int64_t{3}));
   table.add(
       "zero.group_size", &options.group_size,
@@ -87,8 +87,8 @@ void add_options(config::Table& table, DiLoCoOptions& options) {
 void add_options(config::Table& table, MeshOptions& options) {
   table.add(
       "mesh.axes", &options.axes,
-      "of pipelines, in place of mesh.pipeline and mesh.data: both axes, also with one number "
-      "of replicas for each rank of the pipeline, as pipeline=3 data=2-1-1");
+      "pipelines: both axes, in place of mesh.pipeline and mesh.data; may give one number of "
+      "replicas for each rank of the pipeline, as in pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
             "pipelines: number of ranks that the model's stages are spread over; -1: the ranks "
             "that mesh.data leaves",
