@@ -85,10 +85,9 @@ void add_options(config::Table& table, DiLoCoOptions& options) {
 }
 
 void add_options(config::Table& table, MeshOptions& options) {
-  table.add(
-      "mesh.axes", &options.axes,
-      "pipelines: both axes, in place of mesh.pipeline and mesh.data; may give one number of "
-      "replicas for each rank of the pipeline, as in pipeline=3 data=2-1-1");
+  table.add("mesh.axes", &options.axes,
+            "pipelines: both axes, in place of mesh.pipeline and mesh.data; may give one number of "
+            "replicas for each rank of the pipeline, as in pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
             "pipelines: number of ranks that the model's stages are spread over; -1: the ranks "
             "that mesh.data leaves",
