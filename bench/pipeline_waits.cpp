@@ -17,68 +17,22 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "bench/wait_model.h"
 #include "troika/base/benchmark_record.h"
 #include "troika/comm/local/local.h"
-#include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/pipeline/pipeline.h"
 
 namespace {
 
 using Seconds = std::chrono::duration<double>;
-using torch::autograd::variable_list;
 
 Seconds g_pass;
 
-// Waits once for the gradient of its input and once for that of its weight, as a linear layer
-// computes them.
-class WaitBackward : public torch::autograd::Node {
- public:
-  WaitBackward(const at::Tensor& input, const at::Tensor& weight)
-      : Node(torch::autograd::collect_next_edges(input, weight)), weight_(weight.sizes().vec()) {}
-
-  variable_list apply(variable_list&& gradients) override {
-    variable_list result(2);
-    // The first block's input has no gradient; its layers compute those of their outputs instead.
-    if (task_should_compute_output(0) || !should_compute_output(0)) {
-      std::this_thread::sleep_for(g_pass);
-      result[0] = gradients[0];
-    }
-    if (task_should_compute_output(1)) {
-      std::this_thread::sleep_for(g_pass);
-      result[1] = at::zeros(weight_);
-    }
-    return result;
-  }
-
- private:
-  const std::vector<int64_t> weight_;
-};
-
-at::Tensor wait(const at::Tensor& input, const at::Tensor& weight) {
-  std::this_thread::sleep_for(g_pass);
-  const auto node = troika::compat::make_node<WaitBackward>(input, weight);
-  at::Tensor output;
-  {
-    const at::NoGradGuard no_grad;
-    output = input.clone();
-  }
-  troika::compat::set_history(output, node);
-  return output;
-}
-
 std::shared_ptr<troika::nn::Model> make_model(int blocks) {
-  auto model = std::make_shared<troika::nn::Model>();
-  for (int i = 0; i < blocks; ++i) {
-    auto module = std::make_shared<torch::nn::Module>();
-    const auto weight = module->register_parameter("weight", at::zeros({1}));
-    const auto name = "wait." + std::to_string(i);
-    model->place(name, module);
-    model->add_block({name, {name}, {}, [weight](const at::Tensor& x) { return wait(x, weight); }});
-  }
-  return model;
+  return troika::make_wait_model(std::vector<troika::BlockWaits>(
+      static_cast<size_t>(blocks), {g_pass, g_pass, g_pass}));
 }
 
 double formula(const std::string& schedule, double p, double m) {

@@ -1,0 +1,96 @@
+// One rank of bench/pipeline_overlap: steps of a pipeline whose passes only wait, with messages of a
+// chosen size, on command.
+//
+// pipeline_overlap_rank SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED, with the
+// variables of torchrun. Every rank has a stage; each of its three passes waits MILLISECONDS. A
+// message has BYTES. Schedule `auto` is made for links that take LINK_MILLISECONDS for a message,
+// and keeps up to two micro-batches for each rank. BLOCKED is 1 if ranks are to be busy while they
+// send and receive: passes then wait for LINK_MILLISECONDS more for each message. Reads commands
+// "step N" from the standard input, one per line, and answers each with a line of JSON: the seconds
+// of every step, on the rank where it took longest.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "bench/wait_model.h"
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/comm/end_with.h"
+#include "troika/comm/world/world.h"
+#include "troika/compat/torch.h"
+#include "troika/parallel/pipeline/pipeline.h"
+#include "troika/plan/automatic.h"
+
+namespace {
+
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+double number(const char* text) {
+  const auto value = troika::parse_double(text);
+  if (value && *value >= 0) return *value;
+  throw troika::Error("bench", troika::ErrorKind::usage,
+                      {.what = "an argument of pipeline_overlap_rank",
+                       .got = text,
+                       .expected = "a number >= 0"});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc != 7) {
+    throw troika::Error(
+        "bench", troika::ErrorKind::usage,
+        {.what = "arguments of pipeline_overlap_rank",
+         .got = std::to_string(argc - 1),
+         .expected = "SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED"});
+  }
+  at::set_num_threads(1);
+  const auto world = troika::comm::world({.backend = "tcp"});
+  const int p = world.size(), m = static_cast<int>(number(argv[2]));
+  const double pass = number(argv[3]), link = number(argv[5]);
+  const auto elements = static_cast<int64_t>(number(argv[4])) / 4;
+  const bool is_blocked = number(argv[6]) > 0;
+
+  std::vector<troika::BlockWaits> waits;
+  for (int s = 0; s < p; ++s) {
+    const int messages = (s > 0) + (s + 1 < p);  // of a forward pass, and of a backward pass
+    const Milliseconds busy(is_blocked ? messages * link : 0);
+    waits.push_back({Milliseconds(pass) + busy, Milliseconds(pass) + busy, Milliseconds(pass)});
+  }
+  troika::parallel::PipelineOptions options{.schedule = argv[1], .micro_batches = m};
+  if (options.schedule == troika::layout::kAutomaticSchedule) {
+    options.actions =
+        troika::plan::automatic_schedule(
+            {.ranks = p, .micro_batches = m, .chunks = 1},
+            {{.forward = pass, .backward_input = pass, .backward_weight = pass, .message = link}},
+            2.0 * p, {})
+            .text();
+  }
+  const troika::comm::MeshGroups groups(world,
+                                        troika::layout::Mesh(troika::layout::Axis::pipeline, p));
+  troika::parallel::Pipeline pipeline(troika::make_wait_model(waits), groups, options);
+  const auto batch = at::ones({m, elements});
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string command;
+    int steps = 0;
+    words >> command >> steps;
+    auto seconds = nlohmann::json::array();
+    for (int i = 0; i < steps; ++i) {
+      world.barrier();
+      const troika::Stopwatch watch;
+      pipeline.run(batch, batch, [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
+      const auto took = at::full({1}, watch.seconds(), at::kDouble);
+      world.all_reduce(took, troika::comm::ReduceOp::max).wait();
+      seconds.push_back(took.item<double>());
+    }
+    std::cout << nlohmann::json{{"step", seconds}} << std::endl;
+  }
+} catch (const std::exception& error) {
+  return troika::comm::end_with(error);
+}
