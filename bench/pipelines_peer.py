@@ -37,6 +37,17 @@ class Head(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class Permuted(nn.Module):
+    """Gloo sends contiguous tensors alone. In channels-last order, those are images of permuted dimensions."""
+
+    def __init__(self, *dims):
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x):
+        return x.permute(*self.dims)
+
+
 def make_stages(model, cut, settings):
     """The modules of both stages."""
     if model == "gpt":
@@ -46,7 +57,12 @@ def make_stages(model, cut, settings):
         whole = resnet(torchvision.models.resnet50)
         blocks = [block for layer in (whole.layer1, whole.layer2, whole.layer3, whole.layer4) for block in layer]
         first, last = [whole.conv1, whole.bn1, whole.relu], [Head(whole.fc)]
-    stages = nn.Sequential(*first, *blocks[:cut]), nn.Sequential(*blocks[cut:], *last)
+    first += blocks[:cut]
+    last = blocks[cut:] + last
+    if "channels_last" in settings:
+        first.append(Permuted(0, 2, 3, 1))
+        last.insert(0, Permuted(0, 3, 1, 2))
+    stages = nn.Sequential(*first), nn.Sequential(*last)
     return [stage.to(memory_format=torch.channels_last) if "channels_last" in settings else stage for stage in stages]
 
 
