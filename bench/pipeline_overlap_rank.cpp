@@ -1,8 +1,8 @@
-// One rank of bench/pipeline_overlap: steps of a pipeline whose passes only wait, with messages of a
-// chosen size, on command.
+// One rank of bench/pipeline_overlap: steps of a pipeline whose passes only wait, with messages of
+// a chosen size, on command.
 //
-// pipeline_overlap_rank SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED, with the
-// variables of torchrun. Every rank has a stage; each of its three passes waits MILLISECONDS. A
+// pipeline_overlap_rank SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED, with
+// the variables of torchrun. Every rank has a stage; each of its three passes waits MILLISECONDS. A
 // message has BYTES. Schedule `auto` is made for links that take LINK_MILLISECONDS for a message,
 // and keeps up to two micro-batches for each rank. BLOCKED is 1 if ranks are to be busy while they
 // send and receive: passes then wait for LINK_MILLISECONDS more for each message. Reads commands
@@ -33,10 +33,9 @@ using Milliseconds = std::chrono::duration<double, std::milli>;
 double number(const char* text) {
   const auto value = troika::parse_double(text);
   if (value && *value >= 0) return *value;
-  throw troika::Error("bench", troika::ErrorKind::usage,
-                      {.what = "an argument of pipeline_overlap_rank",
-                       .got = text,
-                       .expected = "a number >= 0"});
+  throw troika::Error(
+      "bench", troika::ErrorKind::usage,
+      {.what = "an argument of pipeline_overlap_rank", .got = text, .expected = "a number >= 0"});
 }
 
 }  // namespace

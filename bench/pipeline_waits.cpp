@@ -31,8 +31,8 @@ using Seconds = std::chrono::duration<double>;
 Seconds g_pass;
 
 std::shared_ptr<troika::nn::Model> make_model(int blocks) {
-  return troika::make_wait_model(std::vector<troika::BlockWaits>(
-      static_cast<size_t>(blocks), {g_pass, g_pass, g_pass}));
+  return troika::make_wait_model(
+      std::vector<troika::BlockWaits>(static_cast<size_t>(blocks), {g_pass, g_pass, g_pass}));
 }
 
 double formula(const std::string& schedule, double p, double m) {

@@ -111,5 +111,13 @@ TEST(StageCut, BalancesTheStages) {
   EXPECT_THAT(balanced_cut({1, 1}, 4), ElementsAre(1, 2, 2, 2));
 }
 
+// Later stages are cheaper, so they take more blocks.
+TEST(StageCut, BalancesCostsThatDependOnTheStage) {
+  const auto cost = [](int stage, size_t begin, size_t end) {
+    return (3 - stage) * static_cast<double>(end - begin);
+  };
+  EXPECT_THAT(balanced_cut(11, 3, cost), ElementsAre(2, 5, 11));
+}
+
 }  // namespace
 }  // namespace troika::layout

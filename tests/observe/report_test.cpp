@@ -230,10 +230,37 @@ TEST_F(Report, ListsOptionsThatDifferFromTheirDefaults) {
                             HasSubstr("of_another_version = 1")));
 }
 
+TEST_F(Report, DrawsThePassesAndBubblesOfAPipeline) {
+  write_summary(folder_ / "summary.json", three_ranks());
+  EXPECT_THAT(page(), Not(HasSubstr("Bubble")));
+  auto summary = three_ranks();
+  summary.bubble = {0.125, 0.25, 0.5};
+  write_summary(folder_ / "summary.json", summary);
+  EXPECT_THAT(page(), AllOf(HasSubstr("Bubble of each rank"), HasSubstr("25.0 %"),
+                            Not(HasSubstr("The passes of each rank"))));
+  write_file_atomically(folder_ / "trace.json",
+                        R"({"otherData": {"clock_error_microseconds": [0, 1]},
+"traceEvents": [
+{"ph":"X","name":"step","pid":0,"tid":1,"ts":1000,"dur":9000,"args":{"step":1}},
+{"ph":"X","name":"0F0","pid":0,"tid":2,"ts":1000,"dur":2000,"args":{"step":1}},
+{"ph":"X","name":"0W12","pid":0,"tid":2,"ts":8000,"dur":1000,"args":{"step":1}},
+{"ph":"X","name":"1RECV_F0","pid":1,"tid":3,"ts":1000,"dur":2000,"args":{"step":1}},
+{"ph":"X","name":"1F0","pid":1,"tid":2,"ts":3000,"dur":2500,"args":{"step":1}},
+{"ph":"M","name":"process_name","pid":0,"tid":0,"args":{"name":"rank 0"}},
+{"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"rank 1"}},
+{"ph":"M","name":"thread_name","pid":0,"tid":1,"args":{"name":"compute"}},
+{"ph":"M","name":"thread_name","pid":0,"tid":2,"args":{"name":"passes"}},
+{"ph":"M","name":"thread_name","pid":1,"tid":2,"args":{"name":"passes"}},
+{"ph":"M","name":"thread_name","pid":1,"tid":3,"args":{"name":"messages"}}]})");
+  EXPECT_THAT(page(), AllOf(HasSubstr("The passes of each rank in step 1"),
+                            HasSubstr("0W12: 1.000 ms from 7.000 ms"),
+                            HasSubstr("1F0: 2.500 ms from 2.000 ms"), Not(HasSubstr("1RECV_F0"))));
+}
+
 TEST_F(Report, PredictedMemoryIsBesideMeasured) {
   auto summary = three_ranks();
   summary.peak_tensor_bytes = {2 << 20, 5 << 19, 3 << 20};
-  summary.predicted_tensor_bytes = 9 << 18;
+  summary.predicted_tensor_bytes = {9 << 18, 9 << 18, 9 << 18};
   write_summary(folder_ / "summary.json", summary);
   const auto html = page();
   EXPECT_THAT(html, AllOf(HasSubstr("predicted, predicted: 2.25 MiB"),

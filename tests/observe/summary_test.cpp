@@ -25,12 +25,13 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
                      .train_loss = 0.25,
                      .median_step_milliseconds = 12.5,
                      .phase_milliseconds = {{"forward", {2, 2.5}}},
+                     .bubble = {0.25, 0.5},
                      .roofline = Roofline{.flops_per_second = 1e12,
                                           .bytes_per_second = NAN,
                                           .work = {{"forward", 2e9, 3e6, 1.5}}},
                      .peak_resident_bytes = {123, 456},
                      .peak_tensor_bytes = {78},
-                     .predicted_tensor_bytes = 77,
+                     .predicted_tensor_bytes = {77, 78},
                      .torch_version = "1.13.0",
                      .run_folder = "runs/quick\xff"};
   write_summary(folder / "summary.json", summary);
@@ -53,6 +54,10 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
       2.5
     ]
   },
+  "bubble": [
+    0.25,
+    0.5
+  ],
   "roofline": {
     "flops_per_second": 1000000000000.0,
     "bytes_per_second": null,
@@ -72,7 +77,10 @@ TEST(Summary, HasTheseKeysAndNullForWhatWasNotMeasured) {
   "peak_tensor_bytes": [
     78
   ],
-  "predicted_tensor_bytes": 77,
+  "predicted_tensor_bytes": [
+    77,
+    78
+  ],
   "torch_version": "1.13.0",
   "troika_version": ")" +
                       troika_version() +

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "tests/train/pipelined_runs.h"
+#include "troika/layout/schedules/table.h"
+#include "troika/observe/report/timeline.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/run/fit_context.h"
 #include "troika/train/run/run_group.h"
@@ -211,6 +214,34 @@ TEST_F(PipelineRun, LogsWhatTheLastStageLogs) {
     ASSERT_EQ(found[i].second.size(), expected[i].second.size()) << i;
     for (const auto& [name, text] : expected[i].second) {
       EXPECT_NEAR(std::stod(found[i].second.at(name)), std::stod(text), 1e-9) << name;
+    }
+  }
+}
+
+// The trace has a span for each action of the schedule.
+TEST_F(PipelineRun, RecordsEveryActionAndTheBubbles) {
+  for (const std::string schedule : {"1f1b", "interleaved"}) {
+    auto options = pipelined(schedule, 4);
+    options.trainer.trace = true;
+    options.run.folder = (folder_ / ("traced-" + schedule)).string();
+    const auto course = fit(options, 2, "mlp");
+    ASSERT_EQ(course.summary.bubble.size(), 2u);
+    for (const double share : course.summary.bubble) {
+      EXPECT_GT(share, 0);
+      EXPECT_LT(share, 1);
+    }
+    const auto trace = observe::report::read_trace(std::filesystem::path(options.run.folder) /
+                                                   "run" / "trace.json");
+    const auto actions =
+        layout::make_schedule(schedule, {.ranks = 2, .micro_batches = 4, .blocks = 8}).ranks;
+    for (size_t rank = 0; rank < 2; ++rank) {
+      std::multiset<std::string> expected, found;
+      for (const auto& action : actions[rank]) expected.insert(layout::text_of(action));
+      for (const auto& span : trace.ranks[rank].spans) {
+        const bool is_action = span.track == "passes" || span.track == "messages";
+        if (span.step == 0 && is_action) found.insert(span.name);
+      }
+      EXPECT_EQ(found, expected) << schedule << " on rank " << rank;
     }
   }
 }

@@ -23,7 +23,7 @@ const RunPlan kPlan{.name = "quickstart",
                     .device = "cpu",
                     .strategy = "ddp",
                     .precision = "32-true",
-                    .predicted_bytes = 52 << 20,
+                    .predicted_bytes = {52 << 20, 52 << 20},
                     .folder = "runs/quickstart"};
 
 TEST(RunPlan, IsABlockOfLines) {
@@ -45,7 +45,9 @@ TEST(RunPlan, SaysWhatIsNotUsual) {
   plan.steps = 0;
   plan.steps_made = 7;
   plan.micro_batches = 4;
-  plan.predicted_bytes = 0;
+  plan.predicted_bytes = {3 << 20, 5 << 20, 2 << 20};
+  EXPECT_THAT(describe(plan), HasSubstr("2.0 MiB to 5.0 MiB of tensors a rank in training steps"));
+  plan.predicted_bytes = {};
   const auto text = describe(plan);
   EXPECT_THAT(text, HasSubstr("272,474 parameters, 10 of them trainable"));
   EXPECT_THAT(text, HasSubstr("until the time is over, from step 7 on; 156 an epoch"));

@@ -31,6 +31,8 @@ class CheckpointReader {
   int ranks() const { return index_->ranks; }  // the number that wrote it
   // The mesh of these ranks, from the plan in the index; without a plan, a data axis.
   layout::Mesh mesh() const;
+  // The text of the plan in the index; empty: a data axis only.
+  const std::string& plan() const { return index_->info.plan; }
   // Returns a reader of the same checkpoint for another rank.
   CheckpointReader of(int rank) const;
 

@@ -64,6 +64,9 @@ struct Report {
   std::map<int, MemoryChoice> configured = {};  // by number of ranks
   int64_t resident_before = 0;                  // of this process before tensors: its libraries
   std::map<int, Budget> budgets = {};           // by number of ranks
+  // Of a configured pipeline: the prediction for each rank of its pipeline axis, by number of
+  // ranks.
+  std::map<int, std::vector<MemoryPrediction>> pipelines = {};
 
   double beside_libraries(int ranks) const {
     const auto& budget = budgets.at(ranks);
@@ -129,6 +132,18 @@ void print_parts(const MemoryPrediction& prediction) {
   }
 }
 
+void print_pipeline(const std::vector<MemoryPrediction>& ranks) {
+  std::vector<std::vector<std::string>> rows{{"  rank of the pipeline"}};
+  for (const auto& part : kParts) rows.front().emplace_back(part.name);
+  rows.front().insert(rows.front().begin() + 1, "step");
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    auto& row = rows.emplace_back(
+        std::vector{fmt::format("  {}", rank), human_bytes(ranks[rank].step.sum())});
+    for (const auto& part : kParts) row.push_back(human_bytes(ranks[rank].step.*part.bytes));
+  }
+  print_columns(rows, 1);
+}
+
 // Makes the predictions needed for advice.
 struct Advisor {
   train::MemoryPredictor& predictor;
@@ -182,6 +197,7 @@ void print_table(const Report& report, const Advisor& advisor, const std::vector
     fmt::print("\n{} rank{}\n", count, count == 1 ? "" : "s");
     print_columns(rows, 3);
     if (configured) print_parts(*configured);
+    if (report.pipelines.contains(count)) print_pipeline(report.pipelines.at(count));
     print_advice(report, advisor, configured, count);
   }
   fmt::print("\n>: as configured.{}\n", all ? "" : " --all prints every choice.");
@@ -206,6 +222,11 @@ void print_json(const Report& report) {
                                {"start_bytes", whole(prediction.start)},
                                {"mailbox_bytes", whole(prediction.mailboxes)},
                                {"resident_bytes", whole(report.resident(prediction))}};
+    if (report.is_configured(prediction) && report.pipelines.contains(choice.ranks)) {
+      for (const auto& rank : report.pipelines.at(choice.ranks)) {
+        row["pipeline_peak_bytes"].push_back(whole(rank.training_peak()));
+      }
+    }
     if (report.knows_budget(prediction)) row["fits"] = report.fits(prediction);
     rows.push_back(row);
   }
@@ -266,6 +287,12 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   train::MemoryPredictor predictor(options, *dataset);
   for (const int count : ranks) report.configured[count] = predictor.configured(count);
   report.predictions = train::predict_choices(predictor, ranks);
+  for (const int count : ranks) {
+    const auto& choice = report.configured.at(count);
+    if (!predictor.why_not(choice).empty()) continue;
+    auto predicted = predictor.predict_ranks(choice);
+    if (predicted.size() > 1) report.pipelines[count] = std::move(predicted);
+  }
   if (arguments.json) {
     print_json(report);
   } else {

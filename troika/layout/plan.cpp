@@ -107,6 +107,7 @@ void add_compression(config::Table& table, Compression& compression) {
 std::vector<std::string> plan_schedule_names() {
   std::vector<std::string> names{kOneStageSchedule};
   for (auto& name : schedule_names()) names.push_back(std::move(name));
+  names.emplace_back(kAutomaticSchedule);
   names.emplace_back(kCustomSchedule);
   return names;
 }
@@ -273,7 +274,8 @@ void Plan::verify() const {
     refuse("schedule.chunks of schedule.name " + schedule, std::to_string(chunks), "0");
   }
   if (schedule == kCustomSchedule) custom_schedule(*this);
-  if (schedule != kCustomSchedule && schedule != kOneStageSchedule) shape_of(*this);
+  const bool is_named = schedule != kCustomSchedule && schedule != kOneStageSchedule;
+  if (is_named && schedule != kAutomaticSchedule) shape_of(*this);
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");
@@ -285,6 +287,9 @@ Schedule schedule_of(const Plan& plan) {
       plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
   if (plan.schedule == kOneStageSchedule) return one_stage(static_cast<int>(plan.micro_batches));
   if (plan.schedule == kCustomSchedule) return custom_schedule(plan);
+  if (plan.schedule == kAutomaticSchedule) {
+    refuse("schedule auto without measured times", "a plan", "a run, which measures them");
+  }
   return complete(schedule_row(plan.schedule).order(shape_of(plan)), {}, gathers);
 }
 
@@ -312,7 +317,8 @@ std::string explain(const Plan& plan) {
                                                         : ", averaged"));
   // Longer schedules are not shown, since they explain nothing more.
   constexpr int64_t kShownPasses = 8;
-  if (plan.mesh.size(Axis::pipeline) * plan.micro_batches <= kShownPasses) {
+  const int64_t passes = plan.mesh.size(Axis::pipeline) * plan.micro_batches;
+  if (passes <= kShownPasses && plan.schedule != kAutomaticSchedule) {
     const auto text = schedule_of(plan).text();
     const char* title = "actions    ";
     for (const auto& actions : split(trim(text), '\n')) {

@@ -63,6 +63,8 @@ struct GradientExchange {
 // or the plan itself contains the schedule's actions.
 inline constexpr const char* kOneStageSchedule = "one_stage";
 inline constexpr const char* kCustomSchedule = "custom";
+// Stands for a custom schedule that is made from measured times when a run starts.
+inline constexpr const char* kAutomaticSchedule = "auto";
 
 struct Plan {
   // The strategy that the plan was made from, for messages.

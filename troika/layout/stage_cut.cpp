@@ -154,11 +154,17 @@ std::string cut_text(const StageEnds& ends, const std::vector<std::string>& bloc
 }
 
 StageEnds balanced_cut(const std::vector<double>& costs, int stages) {
-  TROIKA_CHECK(stages >= 1, "a cut has stages");
-  const size_t n = costs.size(), most = static_cast<size_t>(stages);
-  const size_t p = std::min(n, most);  // stages that have blocks
-  std::vector<double> sums(n + 1, 0);
+  std::vector<double> sums(costs.size() + 1, 0);
   std::partial_sum(costs.begin(), costs.end(), sums.begin() + 1);
+  return balanced_cut(costs.size(), stages,
+                      [&](int, size_t begin, size_t end) { return sums[end] - sums[begin]; });
+}
+
+StageEnds balanced_cut(size_t n, int stages,
+                       const std::function<double(int stage, size_t begin, size_t end)>& cost) {
+  TROIKA_CHECK(stages >= 1, "a cut has stages");
+  const size_t most = static_cast<size_t>(stages);
+  const size_t p = std::min(n, most);  // stages that have blocks
   constexpr double kNever = std::numeric_limits<double>::infinity();
 
   // best[s][e] is the least value for the first e blocks in s + 1 stages. `join` combines the value
@@ -172,7 +178,7 @@ StageEnds balanced_cut(const std::vector<double>& costs, int stages) {
       for (size_t e = s + 1; e <= n; ++e) {
         for (size_t b = s; b < (s == 0 ? 1 : e); ++b) {
           const double rest = s == 0 ? 0 : best[s - 1][b];
-          const double whole = join(rest, sums[e] - sums[b]);
+          const double whole = join(rest, cost(static_cast<int>(s), b, e));
           if (whole < best[s][e]) {
             best[s][e] = whole;
             begins[s][e] = b;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,5 +35,10 @@ std::string cut_text(const StageEnds& ends, const std::vector<std::string>& bloc
 // program in O(stages blocks^2). `costs` has a cost >= 0 for each block, in any unit. If there are
 // fewer blocks than stages, the last stages are empty; otherwise no stage is.
 StageEnds balanced_cut(const std::vector<double>& costs, int stages);
+
+// The same for costs that depend on the stage: `cost` returns that of blocks [begin, end) in a
+// stage, which must not fall if `end` grows. Calls it O(stages blocks^2) times.
+StageEnds balanced_cut(size_t blocks, int stages,
+                       const std::function<double(int stage, size_t begin, size_t end)>& cost);
 
 }  // namespace troika::layout

@@ -63,4 +63,21 @@ std::vector<PhaseTime> StepTimes::medians(const comm::Group& group) const {
   return result;
 }
 
+void StepTimes::add_pipeline(double passes, double run) {
+  passes_.add(passes);
+  runs_.add(run);
+}
+
+std::vector<double> StepTimes::bubbles(const comm::Group& group) const {
+  const auto mine = at::tensor({passes_.value(), runs_.value()}, at::kDouble);
+  const auto all = at::empty({group.size(), 2}, at::kDouble);
+  group.all_gather(all, mine, {}, {.label = "pipeline times"});
+  const auto longest = all.select(1, 1).max().item<double>();
+  std::vector<double> result;
+  for (int r = 0; r < group.size() && longest > 0; ++r) {
+    result.push_back(1 - all[r][0].item<double>() / longest);
+  }
+  return result;
+}
+
 }  // namespace troika::observe

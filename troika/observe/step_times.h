@@ -39,9 +39,16 @@ class StepTimes {
   void end(Phase phase);
   void finish();
 
+  // Adds the seconds of a pipeline's passes in a step, and of the whole run of its schedule.
+  void add_pipeline(double passes, double run);
+
   // Returns the medians of the phases in order, then of the "step", for every rank of the group;
   // NaN before the first step. Called by all ranks; blocks.
   std::vector<PhaseTime> medians(const comm::Group& group) const;
+  // Returns the share of time in which each rank of a pipeline runs no pass: one minus the median
+  // time of its passes over the median time of the schedule on the rank where that is longest.
+  // Empty without a pipeline. Called by all ranks; blocks.
+  std::vector<double> bubbles(const comm::Group& group) const;
 
  private:
   Trace* trace_;
@@ -49,6 +56,7 @@ class StepTimes {
   Clock::time_point start_;
   Clock::time_point latest_;  // end of the previous phase
   std::array<Median, kPhaseNames.size() + 1> times_;
+  Median passes_, runs_;  // of a pipeline
 };
 
 }  // namespace troika::observe

@@ -46,6 +46,14 @@ nlohmann::ordered_json json_of(const std::optional<Roofline>& roofline) {
           {"work", work}};
 }
 
+// Files of earlier versions have one number for all ranks.
+std::vector<int64_t> predictions_of(const nlohmann::ordered_json& json) {
+  const auto& all = json.at("predicted_tensor_bytes");
+  if (all.is_array()) return all;
+  if (all == 0) return {};
+  return std::vector<int64_t>(json.at("world_size"), all.get<int64_t>());
+}
+
 // Files of earlier versions lack it.
 std::optional<Roofline> roofline_of(const nlohmann::ordered_json& json) {
   const auto found = json.find("roofline");
@@ -101,6 +109,7 @@ void write_summary(const std::filesystem::path& path, const RunSummary& summary)
       {"samples_per_second", summary.samples_per_second},
       {"median_step_milliseconds", summary.median_step_milliseconds},
       {"phase_milliseconds", phases},
+      {"bubble", summary.bubble},
       {"roofline", json_of(summary.roofline)},
       {"seconds", summary.seconds},
       {"peak_resident_bytes", summary.peak_resident_bytes},
@@ -135,11 +144,12 @@ RunSummary read_summary(const std::filesystem::path& path) {
         .samples_per_second = number_or_nan(json.at("samples_per_second")),
         .median_step_milliseconds = number_or_nan(json.at("median_step_milliseconds")),
         .phase_milliseconds = phases_of(json.at("phase_milliseconds")),
+        .bubble = json.value("bubble", std::vector<double>()),
         .roofline = roofline_of(json),
         .seconds = number_or_nan(json.at("seconds")),
         .peak_resident_bytes = json.at("peak_resident_bytes"),
         .peak_tensor_bytes = json.at("peak_tensor_bytes"),
-        .predicted_tensor_bytes = json.at("predicted_tensor_bytes"),
+        .predicted_tensor_bytes = predictions_of(json),
         .torch_version = json.at("torch_version"),
         .troika_version = json.at("troika_version"),
         .run_folder = json.at("run_folder"),
@@ -155,7 +165,8 @@ RunSummary read_summary(const std::filesystem::path& path) {
       if (static_cast<int64_t>(ranks.size()) == summary.world_size) continue;
       damaged(path, "times of " + phase + " for another number of ranks than world_size");
     }
-    for (const auto* peaks : {&summary.peak_resident_bytes, &summary.peak_tensor_bytes}) {
+    for (const auto* peaks : {&summary.peak_resident_bytes, &summary.peak_tensor_bytes,
+                              &summary.predicted_tensor_bytes}) {
       if (peaks->empty() || static_cast<int64_t>(peaks->size()) == summary.world_size) continue;
       damaged(path, "peaks of memory for another number of ranks than world_size");
     }

@@ -59,13 +59,15 @@ struct RunSummary {
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();   // over all ranks
   double median_step_milliseconds = std::numeric_limits<double>::quiet_NaN();
   std::vector<PhaseTime> phase_milliseconds = {};  // a JSON object; empty: not measured
+  // Of a pipeline: the share of a step's passes in which each rank is idle; empty: no pipeline.
+  std::vector<double> bubble = {};
   std::optional<Roofline> roofline = {};
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run
   std::vector<int64_t> peak_resident_bytes = {};              // one per rank
-  // The peak bytes of tensors in training steps (base/memory.h) by rank, and their prediction by
-  // check_memory_of(). Empty: not counted; 0: not predicted.
+  // The peak bytes of tensors in training steps (base/memory.h), and their prediction by
+  // check_memory_of(), one per rank each. Empty: not counted, or not predicted.
   std::vector<int64_t> peak_tensor_bytes = {};
-  int64_t predicted_tensor_bytes = 0;
+  std::vector<int64_t> predicted_tensor_bytes = {};
   std::string torch_version = {};
   std::string troika_version = observe::troika_version();
   std::string run_folder = {};

@@ -1,5 +1,6 @@
 #include "troika/parallel/options.h"
 
+#include "troika/layout/plan.h"
 #include "troika/layout/schedules/table.h"
 
 namespace troika::parallel {
@@ -17,6 +18,12 @@ config::Rule axis_size() {
             const auto size = std::get<int64_t>(value);
             return size >= 1 || size == -1;
           }};
+}
+
+std::vector<std::string> schedules() {
+  auto names = layout::schedule_names();
+  names.emplace_back(layout::kAutomaticSchedule);
+  return names;
 }
 
 }  // namespace
@@ -106,13 +113,21 @@ void add_options(config::Table& table, PipelineSection& options) {
             config::between(int64_t{0}, int64_t{1000000}));
   table.add("pipeline.schedule", &options.schedule,
             "strategy pipeline: order of forward and backward passes; docs/schedules.md",
-            one_of(layout::schedule_names()));
+            one_of(schedules()));
   table.add("pipeline.chunks", &options.chunks,
             "interleaved and bfs: number of stages on each rank; 0: 2",
             config::between(int64_t{0}, int64_t{1000000}));
   table.add("pipeline.cut", &options.cut,
             "pipelines: names of the blocks of each stage, with bars between stages "
-            "(docs/pipelines.md); empty: stages of about equal numbers of parameters");
+            "(docs/pipelines.md); empty: stages chosen by pipeline.cut_by");
+  table.add("pipeline.cut_by", &options.cut_by,
+            "pipelines without pipeline.cut: the quantity that is about equal for all stages; "
+            "time: measured at the start of a run",
+            one_of({"parameters", "time", "flops", "bytes"}));
+  table.add("pipeline.activations", &options.activations,
+            "schedule auto: number of micro-batches whose activations a rank may keep at a time; "
+            "0: the number of ranks of the pipeline axis, as with 1f1b",
+            config::at_least(0.0));
 }
 
 }  // namespace troika::parallel

@@ -49,6 +49,8 @@ struct PipelineSection {
   std::string schedule = "1f1b";
   int64_t chunks = 0;  // stages per rank; 0: the schedule's default
   std::string cut = {};
+  std::string cut_by = "parameters";  // of which stages have about equal amounts, without a cut
+  double activations = 0;             // of schedule auto: the limit of each rank; 0: its default
 };
 
 // Section [diloco].

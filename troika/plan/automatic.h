@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "troika/layout/plan.h"
 #include "troika/layout/schedules/orders.h"
 #include "troika/layout/schedules/schedule.h"
 #include "troika/plan/simulator.h"
 
 namespace troika::plan {
 
-inline constexpr const char* kAutomaticSchedule = "auto";
+using layout::kAutomaticSchedule;
 
 // The maximum product of ranks and micro-batches.
 inline constexpr int64_t kMostAutomaticPasses = 100'000;

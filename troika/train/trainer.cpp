@@ -26,6 +26,7 @@
 #include "troika/train/run/run_summary.h"
 #include "troika/train/task/cuttable.h"
 #include "troika/train/task/step_error.h"
+#include "troika/train/tuning/pipeline_tuning.h"
 #include "troika/train/tuning/tuning.h"
 
 namespace troika::train {
@@ -158,10 +159,18 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     if (is_main) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
-    const auto plan = runnable_plan(options_, group_, task);
+    auto plan = runnable_plan(options_, group_, task);
     require_batch(options_, plan.mesh.replicas(0), training.size());
+    // The memory of stages that are cut by times is predicted when these are known.
+    const bool is_cut_later = is_cut_by_times(options_, plan);
+    plan = tuned_pipeline(plan, {options_, training, group_, folder()}, task);
+    auto planned = options_;
+    if (is_cut_later) {
+      planned.trainer.plan = plan.text();
+      memory_.reset();
+    }
     const auto memory = memory_ ? *std::exchange(memory_, std::nullopt)
-                                : check_memory_of(options_, training, group_, &task);
+                                : check_memory_of(planned, training, group_, &task);
     Callbacks callbacks = make_callbacks(options_);
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
     with_plain_errors("the start of the run", [&] {
@@ -193,6 +202,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     observe::RunSummary summary =
         fit->summary(stopped_by_ == cluster::StopRequest::none ? "finished" : "stopped");
     summary.phase_milliseconds = fit->measured().phase_times();
+    summary.bubble = fit->measured().bubbles();
     const auto peaks = at::empty({group_.size(), 2}, at::kLong);
     group_.all_gather(
         peaks, at::tensor({observe::peak_resident_bytes(), fit->measured().peak_tensor_bytes()}),

@@ -11,6 +11,7 @@
 #include "troika/observe/report/comparison.h"
 #include "troika/observe/report/curves.h"
 #include "troika/observe/report/html.h"
+#include "troika/observe/report/pipeline.h"
 #include "troika/observe/report/plots.h"
 #include "troika/observe/report/roofline.h"
 #include "troika/observe/report/stragglers.h"
@@ -177,10 +178,13 @@ std::string memory(const RunRecord& run) {
   const RunSummary& s = *run.summary;
   constexpr double kMebibyte = 1 << 20;
   const auto ranks = rank_names(s.peak_resident_bytes.size());
+  const auto predicted = [&](size_t r) {
+    return r < s.predicted_tensor_bytes.size() ? s.predicted_tensor_bytes[r] : 0;
+  };
   std::vector<Cells> rows;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const int64_t tensors = s.peak_tensor_bytes.empty() ? 0 : s.peak_tensor_bytes[r];
-    rows.push_back({ranks[r], bytes_text(s.predicted_tensor_bytes), bytes_text(tensors),
+    rows.push_back({ranks[r], bytes_text(predicted(r)), bytes_text(tensors),
                     bytes_text(s.peak_resident_bytes[r])});
   }
   std::string plot;
@@ -192,8 +196,14 @@ std::string memory(const RunRecord& run) {
       values[0].push_back(static_cast<double>(predicted) / kMebibyte);
       values[1].push_back(static_cast<double>(measured) / kMebibyte);
     };
-    if (s.predicted_tensor_bytes > 0) bar("predicted", s.predicted_tensor_bytes, 0);
-    for (size_t r = 0; r < ranks.size(); ++r) bar(ranks[r], 0, s.peak_tensor_bytes[r]);
+    // Ranks that hold the same parts of the model have one prediction.
+    const auto& all = s.predicted_tensor_bytes;
+    const bool are_equal = std::ranges::adjacent_find(all, std::not_equal_to()) == all.end();
+    if (!all.empty() && are_equal) bar("predicted", all.front(), 0);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      if (!are_equal) bar(ranks[r] + ", predicted", predicted(r), 0);
+      bar(ranks[r], 0, s.peak_tensor_bytes[r]);
+    }
     plot = bar_plot("Peak of tensors in training steps", "MiB", bars, {"predicted", "measured"},
                     values);
   }
@@ -245,8 +255,8 @@ std::string make_page(const RunRecord& run, const ChangedOptions& changed_option
          name + " – Troika</title>\n<style>\n" + style_sheet() + "</style>\n</head>\n<body>\n<h1>" +
          name + "</h1>\n" + facts(run) +
          section("Metrics", why_no_steps(run) + curves(run.metrics)) + breakdown(run) +
-         roofline(run) + stragglers(run) + memory(run) + timeline(run) + comparison(run) +
-         options_of(run, changed_options) + "</body>\n</html>\n";
+         pipeline(run) + roofline(run) + stragglers(run) + memory(run) + timeline(run) +
+         comparison(run) + options_of(run, changed_options) + "</body>\n</html>\n";
 }
 
 std::filesystem::path write_report(const std::filesystem::path& run_folder,

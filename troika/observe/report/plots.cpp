@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <optional>
+#include <string_view>
 
 #include "troika/observe/report/html.h"
 #include "troika/observe/report/style.h"
@@ -244,6 +246,54 @@ std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks) {
                .height = kLane * static_cast<double>(lanes.size()),
                .marks = marks,
                .legend = legend_of(phase_names())});
+}
+
+std::string pass_plot(const TraceRecord& trace, int64_t step, size_t ranks) {
+  constexpr double kLane = 22, kGap = 0.12;
+  const std::vector<std::string> kinds{"forward", "backward", "backward, input part",
+                                       "backward, weight part", "other"};
+  // Names are those of the text form of schedules: stage, kind, micro-batch.
+  const auto kind_of = [](const std::string& name) -> size_t {
+    const auto letter = name.find_first_not_of("0123456789");
+    const auto kind =
+        std::string_view("FBIW").find(letter == std::string::npos ? '?' : name[letter]);
+    const bool is_pass = letter + 1 < name.size() && std::isdigit(name[letter + 1]) != 0;
+    return is_pass && kind != std::string_view::npos ? kind : 4;
+  };
+  Range time;
+  std::vector<std::vector<SpanRecord>> passes;
+  std::vector<std::string> lanes;
+  for (size_t r = 0; r < ranks; ++r) {
+    lanes.push_back(fmt::format("rank {}", r));
+    auto& own = passes.emplace_back();
+    for (const SpanRecord& span : trace.ranks[r].spans) {
+      if (span.step != step || span.track != "passes") continue;
+      own.push_back(span);
+      time.include(span.start);
+      time.include(span.end);
+    }
+  }
+  if (time.empty()) return "<p>The trace holds no passes.</p>\n";
+  const Scale x{{0, (time.high - time.low) / 1e3}};
+  const double lane = kSide / static_cast<double>(ranks);
+  std::string marks;
+  for (size_t r = 0; r < ranks; ++r) {
+    for (const auto& span : passes[r]) {
+      const double from = (span.start - time.low) / 1e3, length = (span.end - span.start) / 1e3;
+      marks += box(x_of(x, from), lane * (static_cast<double>(r) + kGap), x_of(x, length),
+                   lane * (1 - 2 * kGap), kind_of(span.name),
+                   fmt::format("{}: {:.3f} ms from {:.3f} ms", span.name, length, from));
+    }
+  }
+  return draw({.title = fmt::format("The passes of each rank in step {}", step),
+               .x_label = "ms since the first pass",
+               .y_label = {},
+               .x_ticks = ticks(x, kTicks),
+               .y_ticks = row_ticks(lanes),
+               .has_y_grid = false,
+               .height = kLane * static_cast<double>(lanes.size()),
+               .marks = marks,
+               .legend = legend_of(kinds)});
 }
 
 }  // namespace troika::observe::report

@@ -24,4 +24,7 @@ std::string bar_plot(const std::string& title, const std::string& unit,
 // Draws one step of the ranks: the phases, with the buckets below them.
 std::string step_plot(const TraceRecord& trace, int64_t step, size_t ranks);
 
+// Draws the passes of a pipeline's ranks in one step: the spans of track "passes".
+std::string pass_plot(const TraceRecord& trace, int64_t step, size_t ranks);
+
 }  // namespace troika::observe::report

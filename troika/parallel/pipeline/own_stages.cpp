@@ -98,20 +98,12 @@ void OwnStages::begin(const std::vector<Action>& actions, int begin, int end) {
   for_each_part([&](StagePart& part) { part.exchange->begin_step(weight); });
 }
 
-// A stage without inputs that have gradients computes all of its gradients at once. So does the
-// stage of an output layer, whose loss goes backward only once (linear_cross_entropy.h), a stage
-// with a parameter of an earlier stage here, whose exchange must have all gradients by the end of
-// that stage's last backward pass, and a model whose blocks are recomputed, which would be computed
-// for each part.
+// A stage with a parameter of an earlier stage here is not split, because that stage's exchange
+// must have all gradients by the end of its last backward pass.
 void OwnStages::plan_backward(const std::vector<Action>& actions) {
-  const bool recomputes = model_.has_wrapper(nn::WrapperKind::recompute);
-  const auto is_output_layer = [&](int stage) {
-    return model_.has_output_layer() && of_model_[stage].end == model_.blocks().size();
-  };
   for (const auto& stage : stages_) {
     stage->splits_backward =
-        !recomputes && !stage->borrows_here && !is_output_layer(stage->index) &&
-        std::ranges::any_of(of_model_[stage->index].takes, &StageInput::is_trained);
+        !stage->borrows_here && can_split_backward(model_, of_model_[stage->index]);
   }
   for (size_t i = 0; i < actions.size(); ++i) {
     const auto kind = actions[i].kind;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -50,7 +51,8 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
       world_(groups.world()),
       schedule_(passes_for(options, groups.mesh(), model_->blocks().size())),
       stages_(*model_, ends_for(*model_, options.cut, schedule_)),
-      place_(groups.mesh(), world_.rank(), schedule_) {
+      place_(groups.mesh(), world_.rank(), schedule_),
+      times_(options.trace) {
   std::set<std::string> held;
   for (const int stage : place_.own_stages()) {
     held.merge(tensors_of_blocks(*model_, stages_[stage].begin, stages_[stage].end));
@@ -102,12 +104,13 @@ void Pipeline::zero_grad() {
   });
 }
 
-PipelineRun Pipeline::make_run(MicroBatchSource& source, StageMessages& messages) {
+PipelineRun Pipeline::make_run(MicroBatchSource& source, StageMessages& messages,
+                               ActionTimes& times) {
   const auto parameters = model_->parameters();
   return PipelineRun({*model_, stages_, place_, messages,
                       [this](int stage) -> StagePasses& { return (*own_)[stage].passes; }, source,
                       options_.precision,
-                      parameters.empty() ? at::kCPU : parameters.front().device().type()});
+                      parameters.empty() ? at::kCPU : parameters.front().device().type(), times});
 }
 
 std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int end) {
@@ -115,7 +118,8 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
                "a step has micro-batches of its schedule");
   start();
   std::vector<at::Tensor> losses(static_cast<size_t>(options_.micro_batches));
-  auto run = make_run(source, *messages_);
+  auto run = make_run(source, *messages_, times_);
+  times_.begin_run();
   most_active_ = 0;
   // A schedule without some of its micro-batches is still complete and free of deadlock, because
   // the order of the others stays the same on each rank.
@@ -143,26 +147,30 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
         const auto no_sync = own_->accumulate_but(i);
         const bool splits =
             action.kind == ActionKind::backward_input && (*own_)[action.stage].splits_backward;
-        run.backward(action.stage, action.micro_batch, splits);
+        run.backward(action, splits);
         break;
       }
       case ActionKind::backward_weight: {
         if (!(*own_)[action.stage].splits_backward) break;  // with the input part
         const auto no_sync = own_->accumulate_but(i);
-        run.backward_weight(action.stage, action.micro_batch);
+        run.backward_weight(action);
         break;
       }
       case ActionKind::send_activation:
       case ActionKind::send_gradient:
         run.send(action);
         break;
-      case ActionKind::reduce:
+      case ActionKind::reduce: {
+        const ActionTimes::Span span(times_, action);
         batch_norms_->update();
         own_->finish(action.stage);
         break;
-      case ActionKind::gather:
+      }
+      case ActionKind::gather: {
+        const ActionTimes::Span span(times_, action);
         own_->gather(action.stage);
         break;
+      }
       case ActionKind::receive_activation:  // posted early, taken when the pass begins
       case ActionKind::receive_gradient:
       case ActionKind::step:  // step_by()
@@ -170,6 +178,7 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
     }
   }
   messages_->finish();
+  times_.end_run();
   own_->tied().sum_gradients();
   is_running_ = false;
   return losses;
@@ -207,7 +216,7 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
   start();
   const at::NoGradGuard no_grad;
   gather_parameters();
-  auto run = make_run(source, *forward_messages_);
+  auto run = make_run(source, *forward_messages_, evaluation_times_);
   for (int first = 0; first < micro_batches; first += options_.micro_batches) {
     // The numbers of the source's micro-batches also decide which replica runs them.
     auto schedule = forward_schedule();
@@ -280,6 +289,10 @@ std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
 }
 
 void Pipeline::step_by(const std::function<void()>& update) {
+  std::deque<ActionTimes::Span> spans;
+  for (const auto& action : actions_) {
+    if (action.kind == ActionKind::step) spans.emplace_back(times_, action);
+  }
   // Each exchange updates its own parameters in the module after the single update.
   std::function<void()> step = update;
   own_->for_each_part([&](StagePart& part) {

@@ -13,6 +13,7 @@
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/nn/model.h"
 #include "troika/parallel/exchange.h"
+#include "troika/parallel/pipeline/action_times.h"
 #include "troika/parallel/pipeline/deferred_batch_norm.h"
 #include "troika/parallel/pipeline/left_out.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
@@ -125,6 +126,8 @@ class Pipeline : public ParameterStore {
   // The most micro-batches that this rank had between forward and backward passes in the last run,
   // over all its stages.
   size_t most_active() const { return most_active_; }
+  // The times of the last run().
+  const ActionTimes& times() const { return times_; }
 
  private:
   class OverStages;
@@ -134,7 +137,7 @@ class Pipeline : public ParameterStore {
   layout::Schedule forward_schedule() const;
   // Throws Error(usage) if the last run ended with an error.
   void start();
-  PipelineRun make_run(MicroBatchSource& source, StageMessages& messages);
+  PipelineRun make_run(MicroBatchSource& source, StageMessages& messages, ActionTimes& times);
   StageMessages make_messages(const comm::MeshGroups& groups,
                               const layout::Schedule& schedule) const;
 
@@ -150,6 +153,7 @@ class Pipeline : public ParameterStore {
   std::unique_ptr<OverStages> reducer_;
   std::unique_ptr<DeferredBatchNorm> batch_norms_;
   std::unique_ptr<StageMessages> messages_, forward_messages_;
+  ActionTimes times_, evaluation_times_;
   size_t most_active_ = 0;
   bool is_running_ = false;  // or has ended with an error
 };

@@ -35,6 +35,7 @@ size_t index_in(const std::vector<std::string>& names, const std::string& name) 
 nn::Tensors PipelineRun::take(Waiting& waiting, const Action& receive, size_t count) {
   const int from = layout::peer_stage(receive);
   if (!parts_.place.is_mine(from)) {
+    const ActionTimes::Span span(parts_.times, receive);
     return parts_.messages.receive(receive, parts_.place.rank(from, receive.micro_batch), count);
   }
   auto found = waiting.extract({from, receive.stage, receive.micro_batch});
@@ -72,6 +73,13 @@ void PipelineRun::start_autocast(std::optional<nn::Autocast>& autocast) const {
 }
 
 nn::Tensors PipelineRun::forward(int stage, int micro_batch) {
+  auto inputs = this->inputs(stage, micro_batch);
+  const Action action{ActionKind::forward, stage, micro_batch};
+  const ActionTimes::Span span(parts_.times, action);
+  return run_blocks(stage, micro_batch, std::move(inputs));
+}
+
+nn::Tensors PipelineRun::run_blocks(int stage, int micro_batch, nn::Tensors inputs) {
   auto& passes = parts_.passes(stage);
   const DrawsOfMicroBatch draws(parts_.source, micro_batch);
   std::optional<nn::Autocast> autocast;
@@ -80,8 +88,7 @@ nn::Tensors PipelineRun::forward(int stage, int micro_batch) {
   if (is_last(stage) && passes.stage().has_blocks() && parts_.model.has_output_layer()) {
     loss = parts_.source.output_loss(micro_batch);
   }
-  auto outputs =
-      passes.forward(micro_batch, inputs(stage, micro_batch), std::move(loss), is_last(stage));
+  auto outputs = passes.forward(micro_batch, std::move(inputs), std::move(loss), is_last(stage));
   if (is_last(stage)) return outputs;
   const auto& gives = parts_.stages[stage].gives;
   for (int to = stage + 1; to < static_cast<int>(parts_.stages.size()); ++to) {
@@ -98,10 +105,14 @@ nn::Tensors PipelineRun::forward(int stage, int micro_batch) {
 
 at::Tensor PipelineRun::forward_with_loss(int micro_batch) {
   const int stage = static_cast<int>(parts_.stages.size()) - 1;
+  auto inputs = this->inputs(stage, micro_batch);
+  const Action action{ActionKind::forward, stage, micro_batch};
+  const ActionTimes::Span span(parts_.times, action);
   // Autocast also covers the loss, so that weights are cast only once.
   std::optional<nn::Autocast> autocast;
   start_autocast(autocast);
-  const auto loss = parts_.source.loss(micro_batch, forward(stage, micro_batch));
+  const auto loss =
+      parts_.source.loss(micro_batch, run_blocks(stage, micro_batch, std::move(inputs)));
   parts_.passes(stage).start_from(micro_batch, parts_.source.root(micro_batch, loss));
   return loss.variable_data();
 }
@@ -128,10 +139,12 @@ nn::Tensors PipelineRun::output_gradients(int stage, int micro_batch) {
   return sums;
 }
 
-void PipelineRun::backward(int stage, int micro_batch, bool splits) {
+void PipelineRun::backward(const Action& action, bool splits) {
+  const int stage = action.stage, micro_batch = action.micro_batch;
   auto& passes = parts_.passes(stage);
-  const DrawsOfMicroBatch draws(parts_.source, micro_batch);
   const auto gradients = is_last(stage) ? nn::Tensors{} : output_gradients(stage, micro_batch);
+  const ActionTimes::Span span(parts_.times, action);
+  const DrawsOfMicroBatch draws(parts_.source, micro_batch);
   const auto of_inputs = splits ? passes.backward_input(micro_batch, gradients)
                                 : passes.backward(micro_batch, gradients);
   const auto& takes = parts_.stages[stage].takes;
@@ -142,9 +155,10 @@ void PipelineRun::backward(int stage, int micro_batch, bool splits) {
   }
 }
 
-void PipelineRun::backward_weight(int stage, int micro_batch) {
-  const DrawsOfMicroBatch draws(parts_.source, micro_batch);
-  parts_.passes(stage).backward_weight(micro_batch);
+void PipelineRun::backward_weight(const Action& action) {
+  const ActionTimes::Span span(parts_.times, action);
+  const DrawsOfMicroBatch draws(parts_.source, action.micro_batch);
+  parts_.passes(action.stage).backward_weight(action.micro_batch);
 }
 
 void PipelineRun::send(const Action& action) {
@@ -152,6 +166,7 @@ void PipelineRun::send(const Action& action) {
   auto& waiting = action.kind == ActionKind::send_activation ? activations_ : gradients_;
   const auto found = waiting.extract({action.stage, to, action.micro_batch});
   if (found.empty()) return;  // no tensor goes between these stages
+  const ActionTimes::Span span(parts_.times, action);
   parts_.messages.send(action, parts_.place.rank(to, action.micro_batch), found.mapped());
 }
 

@@ -10,6 +10,7 @@
 
 #include "troika/nn/model.h"
 #include "troika/nn/precision.h"
+#include "troika/parallel/pipeline/action_times.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/stage_messages.h"
@@ -32,6 +33,7 @@ class PipelineRun {
     MicroBatchSource& source;
     std::optional<nn::NumericPrecision> precision;  // PipelineOptions::precision
     c10::DeviceType device;                         // of the parameters
+    ActionTimes& times;
   };
   explicit PipelineRun(const Parts& parts) : parts_(parts) {}
 
@@ -40,8 +42,8 @@ class PipelineRun {
   // Runs a forward pass of the last stage with its loss. Returns the loss without its graph.
   at::Tensor forward_with_loss(int micro_batch);
   // Runs a backward pass; with `splits`, only the part for the inputs.
-  void backward(int stage, int micro_batch, bool splits);
-  void backward_weight(int stage, int micro_batch);
+  void backward(const layout::Action& action, bool splits);
+  void backward_weight(const layout::Action& action);
   void send(const layout::Action& action);
 
  private:
@@ -49,6 +51,8 @@ class PipelineRun {
   using Route = std::tuple<int, int, int>;
   using Waiting = std::map<Route, nn::Tensors>;
 
+  // Runs the blocks of a forward pass, whose time has begun.
+  nn::Tensors run_blocks(int stage, int micro_batch, nn::Tensors inputs);
   nn::Tensors inputs(int stage, int micro_batch);
   nn::Tensors take(Waiting& waiting, const layout::Action& receive, size_t count);
   // Returns the gradients of a stage's outputs, summed over the stages that took them.

@@ -17,6 +17,10 @@
 #include "troika/nn/precision.h"
 #include "troika/parallel/exchange.h"
 
+namespace troika {
+class Trace;
+}
+
 namespace troika::parallel {
 
 struct PipelineOptions {
@@ -40,6 +44,8 @@ struct PipelineOptions {
   // Makes the values of a model that has none yet, from the state of rank 0's generator. Must
   // outlive the constructor of the pipeline. Null: the model has values.
   compat::DeferredInit* values = nullptr;
+  // Records the actions of runs (action_times.h); may be null.
+  Trace* trace = nullptr;
 };
 
 // Returns the passes of the options' schedule on the ranks of the mesh's pipeline axis, without

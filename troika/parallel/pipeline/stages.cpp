@@ -92,4 +92,10 @@ std::vector<layout::SkipEdge> StagesOfModel::skips() const {
   return result;
 }
 
+bool can_split_backward(const nn::Model& model, const StageOfModel& stage) {
+  const bool has_output_layer = model.has_output_layer() && stage.end == model.blocks().size();
+  return !model.has_wrapper(nn::WrapperKind::recompute) && !has_output_layer &&
+         std::ranges::any_of(stage.takes, &StageInput::is_trained);
+}
+
 }  // namespace troika::parallel

@@ -53,4 +53,10 @@ class StagesOfModel {
   std::vector<StageOfModel> stages_;
 };
 
+// Whether the backward pass of a stage may be computed in two parts. A stage without inputs that
+// have gradients computes all of its gradients at once. So does the stage of an output layer, whose
+// loss goes backward only once (nn/linear_cross_entropy.h), and a model whose blocks are
+// recomputed, which would be computed for each part.
+bool can_split_backward(const nn::Model& model, const StageOfModel& stage);
+
 }  // namespace troika::parallel

@@ -151,6 +151,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   auto options = pipeline_options(plan);
   options.memory_format = placement_.memory_format;
   options.precision = placement_.precision;
+  options.trace = setup.trace;
   options.values = values.get();
   options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
     return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);
@@ -196,6 +197,8 @@ StepResult PipelineEngine::step(MicroBatches& batches) {
         setup_.times.end(observe::Phase::forward);
         const auto own = pipeline_->run(source, begin, end);
         setup_.times.end(observe::Phase::backward);
+        setup_.times.add_pipeline(pipeline_->times().pass_seconds(),
+                                  pipeline_->times().run_seconds());
         const auto all = broadcast_losses(own, begin, end);
         setup_.times.end(observe::Phase::exposed_communication);
         optimizer_step(batches.step());

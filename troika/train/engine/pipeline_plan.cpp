@@ -67,6 +67,7 @@ void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan
     refuse("trainer.sync_batchnorm", "batch norms of micro-batches");
   }
   if (options.swa.swa_lrs > 0) refuse("swa.swa_lrs", "weights without averages");
+  if (plan.schedule == layout::kAutomaticSchedule) return;  // is made for the model
   const auto& model = task.blocks();
   const auto pipeline = pipeline_options(plan);
   parallel::ends_for(model, plan.cut,

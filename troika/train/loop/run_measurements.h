@@ -41,6 +41,8 @@ class RunMeasurements {
   int64_t peak_tensor_bytes() const { return peak_tensor_bytes_; }
   // The medians of the phases of steps. Called by all ranks; blocks.
   std::vector<observe::PhaseTime> phase_times() const { return times_.medians(setup_.world()); }
+  // The idle share of each rank of a pipeline. Called by all ranks; blocks.
+  std::vector<double> bubbles() const { return times_.bubbles(setup_.world()); }
 
   // Writes the timeline and the profile of a run of `steps` optimizer steps into its folder. Called
   // by all ranks; blocks.

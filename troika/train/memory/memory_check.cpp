@@ -96,14 +96,14 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
   TrainOptions here = options;
   here.trainer.num_nodes = 1 + std::ranges::max(group.nodes());
   std::optional<MemoryPredictor> predictor;
-  std::optional<MemoryPrediction> prediction;
+  std::vector<MemoryPrediction> ranks;  // of the pipeline axis
   try {
     task ? predictor.emplace(here, dataset, *task) : predictor.emplace(here, dataset);
     const auto choice = predictor->configured(group.size());
     if (auto reason = predictor->why_not(choice); !reason.empty()) {
       return {.why_not = "for " + reason};
     }
-    prediction = predictor->predict(choice);
+    ranks = predictor->predict_ranks(choice);
   } catch (const std::exception& problem) {
     // Happens, for example, if a limit on address space (ulimit -v) leaves no addresses for tensors
     // without memory, or if a task's steps fail on zeros. Real errors in the options or the task
@@ -120,9 +120,18 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
         held += static_cast<double>(tensor.nbytes());
       }
     }
-    require_fits(*predictor, options, *prediction, ranks_on_this_machine(group), held);
+    const auto& largest = *std::ranges::max_element(ranks, {}, &MemoryPrediction::process);
+    require_fits(*predictor, options, largest, ranks_on_this_machine(group), held);
   }
-  return {.tensor_bytes = static_cast<int64_t>(prediction->training_peak())};
+  MemoryOutlook outlook;
+  const auto mesh = predictor->plan(ranks.front().choice).mesh;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto& own = ranks.at(
+        ranks.size() == 1 ? 0
+                          : static_cast<size_t>(mesh.coordinates(rank)[layout::Axis::pipeline]));
+    outlook.tensor_bytes.push_back(static_cast<int64_t>(own.training_peak()));
+  }
+  return outlook;
 }
 
 }  // namespace troika::train

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
@@ -13,7 +14,8 @@ namespace troika::train {
 class Task;
 
 struct MemoryOutlook {
-  int64_t tensor_bytes = 0;  // the peak of a rank's tensors in training steps; 0: not predicted
+  // The peak of each rank's tensors in training steps; empty: not predicted.
+  std::vector<int64_t> tensor_bytes = {};
   std::string why_not = {};  // why it is not predicted; empty if it is, or if unknown here
 };
 

@@ -1,5 +1,6 @@
 #include "troika/train/memory/pass_memory.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -14,38 +15,17 @@
 #include "troika/nn/state.h"
 #include "troika/parallel/block_parameters.h"
 #include "troika/train/engine/placement.h"
+#include "troika/train/memory/watch.h"
 
 namespace troika::train {
 
 namespace {
 
-class Watch {
- public:
-  Watch() : before_(memory::live()) { memory::restart_peak(); }
-
-  void note(const PassEvent& event) {
-    parts_.push_back({event, static_cast<double>(memory::peak() - before_),
-                      static_cast<double>(memory::live() - before_)});
-    memory::restart_peak();
-  }
-  // Records the gradient's event, and frees the gradient before the next part begins.
-  void take(size_t index, at::Tensor& parameter) {
-    note({PassEvent::Kind::gradient, index});
-    parameter.mutable_grad().reset();
-    memory::restart_peak();
-  }
-  std::vector<PassPart> parts() && { return std::move(parts_); }
-
- private:
-  const int64_t before_;
-  std::vector<PassPart> parts_;
-};
-
 // Observes blocks at the moments at which parallel::BlockParameters gathers their parameters.
 class WatchedBlocks : public nn::BlockWrapper {
  public:
   // Must outlive the graphs of the passes.
-  WatchedBlocks(const nn::Model& model, Watch& watch)
+  WatchedBlocks(const nn::Model& model, MemoryWatch& watch)
       : order_(model.blocks().size()), watch_(watch) {}
 
   nn::WrapperKind kind() const override { return nn::WrapperKind::gather; }
@@ -67,7 +47,7 @@ class WatchedBlocks : public nn::BlockWrapper {
   }
 
   parallel::BlockOrder order_;
-  Watch& watch_;
+  MemoryWatch& watch_;
 };
 
 double run_validation(Task& task, const nn::NumericPrecision& precision, const data::Batch& batch) {
@@ -85,7 +65,7 @@ std::vector<PassPart> run(Task& task, const nn::NumericPrecision& precision, dat
   auto parameters = nn::trained_parameters(task.module());
   task.module().train();
   task.module().zero_grad(/*set_to_none=*/true);
-  Watch watch;
+  MemoryWatch watch;
   auto* model = dynamic_cast<nn::Model*>(&task.module());
   const nn::WrapperGuard watching =
       model ? nn::WrapperGuard(*model, std::make_shared<WatchedBlocks>(*model, watch))
@@ -110,6 +90,21 @@ std::vector<PassPart> run(Task& task, const nn::NumericPrecision& precision, dat
 
 }  // namespace
 
+std::vector<PassPart> interpolate(const std::vector<PassPart>& smaller,
+                                  const std::vector<PassPart>& larger, double share) {
+  if (!std::ranges::equal(smaller, larger, {}, &PassPart::until, &PassPart::until)) {
+    throw Error("train", ErrorKind::failure,
+                {.what = "memory cannot be predicted for a task whose backward pass takes another "
+                         "way for another size of batch"});
+  }
+  std::vector<PassPart> result;
+  for (size_t i = 0; i < smaller.size(); ++i) {
+    result.push_back({smaller[i].until, std::lerp(smaller[i].peak, larger[i].peak, share),
+                      std::lerp(smaller[i].live, larger[i].live, share)});
+  }
+  return result;
+}
+
 PassMemory::PassMemory(Task& task, const nn::NumericPrecision& precision,
                        const data::Batch& smaller, const data::Batch& larger)
     : smaller_(smaller.size()), larger_(larger.size()) {
@@ -119,14 +114,7 @@ PassMemory::PassMemory(Task& task, const nn::NumericPrecision& precision,
   validation_of_smaller_ = run_validation(task, precision, smaller);
   validation_of_larger_ =
       larger_ == smaller_ ? validation_of_smaller_ : run_validation(task, precision, larger);
-  bool same = of_smaller_.size() == of_larger_.size();
-  for (size_t i = 0; same && i < of_smaller_.size(); ++i) {
-    same = of_smaller_[i].until == of_larger_[i].until;
-  }
-  if (same) return;
-  throw Error("train", ErrorKind::failure,
-              {.what = "memory cannot be predicted for a task whose backward pass takes another "
-                       "way for another size of batch"});
+  interpolate(of_smaller_, of_larger_, 0);  // throws
 }
 
 double PassMemory::fraction(int64_t batch) const {
@@ -135,14 +123,7 @@ double PassMemory::fraction(int64_t batch) const {
 }
 
 std::vector<PassPart> PassMemory::parts(int64_t batch) const {
-  const double share = fraction(batch);
-  std::vector<PassPart> result;
-  for (size_t i = 0; i < of_smaller_.size(); ++i) {
-    result.push_back({of_smaller_[i].until,
-                      std::lerp(of_smaller_[i].peak, of_larger_[i].peak, share),
-                      std::lerp(of_smaller_[i].live, of_larger_[i].live, share)});
-  }
-  return result;
+  return interpolate(of_smaller_, of_larger_, fraction(batch));
 }
 
 double PassMemory::validation(int64_t batch) const {

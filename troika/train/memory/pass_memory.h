@@ -34,6 +34,11 @@ struct PassPart {
   double live = 0;  // at the end of this part
 };
 
+// Interpolates between the parts of passes over two sizes of batches: `share` is 0 for `smaller`, 1
+// for `larger`. Throws Error(failure) if their events differ.
+std::vector<PassPart> interpolate(const std::vector<PassPart>& smaller,
+                                  const std::vector<PassPart>& larger, double share);
+
 // The memory of a pass for any batch size, by affine interpolation between two measured sizes, and
 // the peak of a validation batch.
 class PassMemory {

@@ -14,17 +14,18 @@
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/memory/exchange_memory.h"
+#include "troika/train/memory/pipeline_memory.h"
+#include "troika/train/memory/predicted_cut.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
 
-namespace {
+using layout::Axis;
 
-// From 2 samples on, oneDNN computes convolutions in the same way as for larger batches.
-constexpr int64_t kSmallerBatch = 2;
-constexpr int64_t kLargerBatch = 4;
+namespace {
 
 // Measured as the memory of processes beyond their libraries and their tensors' peak
 // (docs/precision-and-memory.md). This constant covers threads, buffers of the BLAS, and code that
@@ -39,16 +40,6 @@ constexpr size_t kLeastOutsideHeap = 32U << 20;
 std::shared_ptr<Task> task_without_memory(const nn::ModelOptions& model) {
   const compat::FakeTensorGuard no_memory;
   return std::make_shared<Task>(nn::make_model(model));
-}
-
-data::Batch some_batch(const data::Dataset& dataset, int64_t size) {
-  return dataset.load(std::vector<int64_t>(static_cast<size_t>(size), 0), {});
-}
-
-double bytes_of(const data::Batch& batch) {
-  size_t bytes = 0;
-  for (const auto& [name, tensor] : batch.tensors()) bytes += tensor.nbytes();
-  return static_cast<double>(bytes);
 }
 
 std::vector<size_t> order_of_gradients(const std::vector<PassPart>& parts) {
@@ -69,10 +60,6 @@ double left_for_backward(const std::vector<PassPart>& parts) {
 void follow(ExchangeMemory& exchange, const PassEvent& event) {
   if (event.kind == PassEvent::Kind::gradient) exchange.gradient(event.index);
   if (event.kind == PassEvent::Kind::block) exchange.block(event.index, event.next);
-}
-
-void add_if_new(std::vector<std::string>& list, const std::string& name) {
-  if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
 }
 
 }  // namespace
@@ -121,6 +108,16 @@ MemoryPredictor::~MemoryPredictor() {
   }
 }
 
+data::Batch MemoryPredictor::some_batch(int64_t size) const {
+  return dataset_.load(std::vector<int64_t>(static_cast<size_t>(size), 0), {});
+}
+
+double MemoryPredictor::batch_bytes(int64_t samples) const {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : some_batch(1).tensors()) bytes += tensor.nbytes();
+  return static_cast<double>(bytes) * static_cast<double>(samples);
+}
+
 MemoryChoice MemoryPredictor::configured(int ranks) const {
   // The name does not depend on the cluster.
   return {.strategy = resolve_plan(options_, layout::Cluster()).strategy,
@@ -131,7 +128,21 @@ MemoryChoice MemoryPredictor::configured(int ranks) const {
 }
 
 std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
-  const auto plan = this->plan(choice);
+  // The name does not depend on the cluster.
+  const auto own = resolve_plan(options_, layout::Cluster());
+  if (is_pipeline(own) && choice.strategy != own.strategy) {
+    return fmt::format("strategy {} with the options of a pipeline", choice.strategy);
+  }
+  layout::Plan plan;
+  try {
+    plan = this->plan(choice);
+    if (model_ && is_pipeline(plan) && plan.schedule != layout::kAutomaticSchedule) {
+      PipelineShapes(*model_, plan);
+    }
+  } catch (const Error& problem) {
+    if (problem.kind() != ErrorKind::usage || !is_pipeline(own)) throw;
+    return fmt::format("{} ranks: {}", choice.ranks, problem.what());
+  }
   const auto stage = plan.exchange.zero_stage;
   if (plan.threads > 0 || !plan.keeps_replicas_equal()) return "strategy " + choice.strategy;
   const auto& codec = plan.compression.codec;
@@ -143,11 +154,23 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
     return "trainer.recompute of a module without blocks";
   }
   const auto& mesh = plan.mesh;
-  if (!plan.cut.empty() || plan.schedule != layout::kOneStageSchedule) return "stages of a model";
-  if (mesh.ranks() != choice.ranks || mesh.replicas(0) != choice.ranks) {
+  if (mesh.has_uneven_stages()) return "stages with different numbers of replicas";
+  if (mesh.ranks() != choice.ranks ||
+      mesh.ranks() != mesh.size(Axis::data) * mesh.size(Axis::pipeline)) {
     return fmt::format("mesh {} on {} ranks", mesh.text(), choice.ranks);
   }
-  if (choice.ranks % plan.sharing_ranks() != 0) {
+  if (is_pipeline(plan)) {
+    const bool is_timed =
+        plan.cut.empty() && options_.trainer.plan.empty() && options_.pipeline.cut_by == "time";
+    if (plan.schedule == layout::kAutomaticSchedule || is_timed) {
+      return "stages or a schedule that follow from times";
+    }
+    if (!model_) return "stages of a module without blocks";
+    if (stage > 1) return fmt::format("zero{} of stages of a model", stage);
+  } else if (!plan.cut.empty() || mesh.replicas(0) != choice.ranks) {
+    return "stages without a schedule";
+  }
+  if (mesh.replicas(0) % plan.sharing_ranks() != 0) {
     return fmt::format("zero.group_size {} of {} ranks", plan.sharing_ranks(), choice.ranks);
   }
   return {};
@@ -162,21 +185,35 @@ layout::Plan MemoryPredictor::plan(const MemoryChoice& choice) const {
     options.trainer.plan.clear();
   }
   options.trainer.strategy = choice.strategy;
-  return resolve_plan(options, cluster);
+  auto plan = resolve_plan(options, cluster);
+  if (!is_pipeline(plan) || !task_->has_blocks()) return plan;
+  if (plan.schedule == layout::kAutomaticSchedule) return plan;
+  const int replicas = plan.mesh.replicas(0);
+  const int64_t batch = choice.batch > 0
+                            ? choice.batch
+                            : (global_batch(options_, replicas) + replicas - 1) / replicas;
+  const auto key = fmt::format("{} {} {}", plan.text(), choice.precision, batch);
+  auto found = cuts_.find(key);
+  if (found == cuts_.end()) {
+    found = cuts_.emplace(key, predicted_cut(options_, plan, *task_, dataset_, batch)).first;
+  }
+  if (plan.cut.empty()) plan.cut = found->second;
+  return plan;
 }
 
 int64_t MemoryPredictor::batch_of(const MemoryChoice& choice) const {
   if (choice.batch > 0) return choice.batch;
-  return (global_batch(options_, choice.ranks) + choice.ranks - 1) / choice.ranks;
+  const int replicas = plan(choice).mesh.replicas(0);
+  return (global_batch(options_, replicas) + replicas - 1) / replicas;
 }
 
 // Plans for a whole batch, as training does: smaller batches would get different plans.
-layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
-                                               const nn::NumericPrecision& precision) const {
+layout::RecomputePlan MemoryPredictor::recompute_of(const MemoryChoice& choice,
+                                                    const nn::NumericPrecision& precision) const {
   const auto budget = layout::recompute_budget(choice.recompute);
   if (!task_->has_blocks()) return {};
   if (!budget) return layout::recompute_plan(choice.recompute, model_->blocks().size());
-  const auto batch = some_batch(dataset_, 1);
+  const auto batch = some_batch(1);
   auto inputs = task_->block_inputs(batch);
   const auto asked = task_->output_loss(batch);
   const compat::FakeTensorGuard no_memory;
@@ -195,35 +232,31 @@ layout::RecomputePlan MemoryPredictor::plan_of(const MemoryChoice& choice,
   return layout::plan_for_budget(nn::estimate_blocks(*model_, inputs, loss), *budget).plan;
 }
 
+// Does not return a batch of one sample, which batch norms refuse, unless the options ask for it.
+std::pair<int64_t, int64_t> MemoryPredictor::sample_batches(const MemoryChoice& choice) const {
+  // From 2 samples on, oneDNN computes convolutions in the same way as for larger batches.
+  constexpr int64_t kSmaller = 2, kLarger = 4;
+  const int64_t larger = choice.batch > 0 ? kLarger : std::min(kLarger, batch_of(choice));
+  return {std::min(kSmaller, (larger + 1) / 2), larger};
+}
+
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
-  // Does not measure a batch of one sample, which batch norms refuse, unless the options ask for
-  // it.
-  const int64_t larger = choice.batch > 0 ? kLargerBatch : std::min(kLargerBatch, batch_of(choice));
+  const auto [smaller, larger] = sample_batches(choice);
   // Plans of policies without a budget are the same for all batches.
   const bool has_budget = layout::recompute_budget(choice.recompute).has_value();
   const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger);
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
   const auto precision = nn::parse_precision(choice.precision);
   nn::require_supported(precision, at::kCPU);
-  task_->recompute(plan_of(choice, precision));
-  const int64_t smaller = std::min(kSmallerBatch, (larger + 1) / 2);
-  const auto small = some_batch(dataset_, smaller), large = some_batch(dataset_, larger);
+  task_->recompute(recompute_of(choice, precision));
+  const auto small = some_batch(smaller), large = some_batch(larger);
   const compat::FakeTensorGuard no_memory;
   return passes_.try_emplace(key, *task_, precision, small, large).first->second;
 }
 
 double MemoryPredictor::optimizer_bytes(const nn::NumericPrecision& precision,
                                         int64_t elements) const {
-  constexpr int64_t kSome = 1 << 16;
-  const auto type = precision.needs_masters() ? at::kFloat : precision.parameters;
-  const compat::FakeTensorGuard no_memory;
-  const auto parameter = at::empty({kSome}, type);
-  const int64_t before = memory::live();
-  const auto optimizer =
-      optim::make_optimizer(std::vector<optim::Parameter>{{"some", parameter}}, options_.optimizer);
-  double each = static_cast<double>(memory::live() - before) / kSome;
-  if (precision.needs_masters()) each += 2 * sizeof(float);
-  return each * static_cast<double>(elements);
+  return optimizer_bytes_each(options_.optimizer, precision) * static_cast<double>(elements);
 }
 
 double MemoryPredictor::passing_gradients() const {
@@ -246,11 +279,25 @@ double MemoryPredictor::average_bytes(const nn::NumericPrecision& precision,
   return bytes;
 }
 
-MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
+std::vector<MemoryPrediction> MemoryPredictor::predict_ranks(const MemoryChoice& choice) {
   if (const auto reason = why_not(choice); !reason.empty()) {
     throw Error("train", ErrorKind::usage,
                 {.what = "memory is not predicted for this", .got = reason});
   }
+  if (is_pipeline(plan(choice))) return predict_pipeline(choice);
+  return {predict_one_stage(choice)};
+}
+
+MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
+  const auto ranks = predict_ranks(choice);
+  return *std::ranges::max_element(ranks, {}, &MemoryPrediction::process);
+}
+
+double MemoryPredictor::overhead(const MemoryParts& step) const {
+  return kRunBytes + kKeptShare * (step.activations + step.workspace + passing_gradients());
+}
+
+MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) {
   const auto precision = nn::parse_precision(choice.precision);
   {
     const compat::FakeTensorGuard no_memory;
@@ -273,8 +320,7 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
   steady.optimizer =
       optimizer_bytes(precision, exchange.stepped()) + average_bytes(precision, exchange.stepped());
   const int64_t loaded = options_.data.workers > 0 ? options_.data.prefetch + 1 : 1;
-  steady.batches =
-      bytes_of(some_batch(dataset_, 1)) * static_cast<double>(batch_of(choice) * loaded);
+  steady.batches = batch_bytes(batch_of(choice) * loaded);
   const double kept = left_for_backward(parts);
   MemoryPrediction result{.choice = choice};
   const auto consider = [&](double in_pass) {
@@ -308,8 +354,7 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
     result.validation += static_cast<double>(exchange.stepped()) *
                          static_cast<double>(at::elementSize(precision.parameters));
   }
-  result.overhead = kRunBytes + kKeptShare * (result.step.activations + result.step.workspace +
-                                              passing_gradients());
+  result.overhead = overhead(result.step);
   result.mailboxes = static_cast<double>(
       comm::most_mailbox_bytes(options_.comm.backend, choice.ranks, choice.nodes));
   // The model is made in float32, then cast tensor by tensor; the optimizer is made last.
@@ -325,56 +370,6 @@ MemoryPrediction MemoryPredictor::predict(const MemoryChoice& choice) {
       std::max({made, static_cast<double>(start.peak),
                 static_cast<double>(start.left) + optimizer_bytes(precision, exchange.stepped())});
   return result;
-}
-
-std::vector<MemoryPrediction> predict_choices(MemoryPredictor& predictor,
-                                              const std::vector<int>& ranks) {
-  const auto is_left_out = [&](int count) {
-    return !predictor.why_not(predictor.configured(count)).empty();
-  };
-  const auto configured = predictor.configured(ranks.front());
-  if (std::ranges::all_of(ranks, is_left_out)) predictor.predict(configured);  // throws
-  std::vector<std::string> precisions{"32", "bf16-mixed", "bf16-true"};
-  std::vector<std::string> policies{"none", "selective", "sqrt", "full"};
-  auto strategies = strategies_by_memory();
-  add_if_new(precisions, configured.precision);
-  add_if_new(policies, configured.recompute);
-  add_if_new(strategies, configured.strategy);
-  std::vector<MemoryPrediction> result;
-  for (const auto& precision : precisions) {
-    for (const auto& policy : policies) {
-      for (const int count : ranks) {
-        for (const auto& strategy : strategies) {
-          auto choice = predictor.configured(count);
-          choice.strategy = strategy;
-          choice.precision = precision;
-          choice.recompute = policy;
-          if (predictor.why_not(choice).empty()) result.push_back(predictor.predict(choice));
-        }
-      }
-    }
-  }
-  std::stable_sort(result.begin(), result.end(), [](const auto& one, const auto& other) {
-    return one.choice.ranks < other.choice.ranks;
-  });
-  return result;
-}
-
-const MemoryPrediction* fastest_within(const std::vector<MemoryPrediction>& predictions,
-                                       double bytes, const MemoryChoice& like) {
-  const MemoryPrediction* found = nullptr;
-  for (const auto& prediction : predictions) {
-    const auto& choice = prediction.choice;
-    if (choice.ranks != like.ranks || prediction.process() > bytes) continue;
-    if (choice.precision == like.precision) return &prediction;
-    if (!found) found = &prediction;
-  }
-  return found;
-}
-
-std::string options_of(const MemoryChoice& choice) {
-  return fmt::format("--trainer.precision={} --trainer.recompute={} --trainer.strategy={}",
-                     choice.precision, choice.recompute, choice.strategy);
 }
 
 }  // namespace troika::train

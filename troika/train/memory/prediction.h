@@ -6,15 +6,19 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "troika/data/dataset.h"
 #include "troika/layout/plan.h"
 #include "troika/nn/model.h"
 #include "troika/train/memory/pass_memory.h"
+#include "troika/train/memory/stage_memory.h"
 #include "troika/train/options/options.h"
 
 namespace troika::train {
+
+class PipelineShapes;
 
 struct MemoryChoice {
   std::string strategy;
@@ -85,8 +89,10 @@ class MemoryPredictor {
   // Why a choice cannot be predicted; empty if it can.
   std::string why_not(const MemoryChoice& choice) const;
   // Throws Error(usage) if the choice cannot be predicted. Changes the state of the random
-  // generator.
+  // generator. For a pipeline, returns the prediction of the rank whose process needs most.
   MemoryPrediction predict(const MemoryChoice& choice);
+  // The same for each rank of the pipeline axis; a single one if there is no pipeline.
+  std::vector<MemoryPrediction> predict_ranks(const MemoryChoice& choice);
   // Samples on each rank.
   int64_t batch_of(const MemoryChoice& choice) const;
   // The plan of a choice, with all ranks on one host.
@@ -100,9 +106,20 @@ class MemoryPredictor {
     at::Tensor gradient;
   };
 
-  layout::RecomputePlan plan_of(const MemoryChoice& choice,
-                                const nn::NumericPrecision& precision) const;
+  layout::RecomputePlan recompute_of(const MemoryChoice& choice,
+                                     const nn::NumericPrecision& precision) const;
   const PassMemory& pass_of(const MemoryChoice& choice);
+  MemoryPrediction predict_one_stage(const MemoryChoice& choice);
+  // pipeline_prediction.cpp
+  std::vector<MemoryPrediction> predict_pipeline(const MemoryChoice& choice);
+  const std::vector<StageMemory>& stages_of(const MemoryChoice& choice,
+                                            const PipelineShapes& shapes);
+  // Returns the batch of one sample repeated `size` times.
+  data::Batch some_batch(int64_t size) const;
+  double batch_bytes(int64_t samples) const;
+  // The sizes of batches between which activations are interpolated.
+  std::pair<int64_t, int64_t> sample_batches(const MemoryChoice& choice) const;
+  double overhead(const MemoryParts& step) const;
   double optimizer_bytes(const nn::NumericPrecision& precision, int64_t elements) const;
   // The bytes of gradients that the backward pass allocates and that a bucket or the step frees.
   double passing_gradients() const;
@@ -117,6 +134,11 @@ class MemoryPredictor {
   std::vector<Spared> spared_;
   // Keyed by precision, recompute and, as far as passes depend on it, batch.
   std::map<std::tuple<std::string, std::string, int64_t>, PassMemory> passes_;
+  // The latest result of stages_of(), and its strategy, precision, recompute, ranks and batch.
+  std::pair<std::tuple<std::string, std::string, std::string, int, int64_t>,
+            std::vector<StageMemory>>
+      stages_;
+  mutable std::map<std::string, std::string> cuts_;  // results of predicted_cut() by plan
 };
 
 // Predicts every possible choice of {32, bf16-mixed, bf16-true} x {none, selective, sqrt, full} x

@@ -39,9 +39,11 @@ std::string batch_option(const TrainOptions& options, int64_t batch, int ranks) 
 }
 
 // Returns the choice with the least memory on `machines` times the nodes and ranks of `configured`,
-// with one sample on each rank. Considers only choices with full recomputation if there are any.
-MemoryPrediction least_on(int machines, const MemoryChoice& configured, MemoryPredictor& predictor,
-                          const std::vector<MemoryPrediction>& choices) {
+// with one sample on each rank; nothing if none can be predicted, as for a pipeline with more
+// stages than blocks. Considers only choices with full recomputation if there are any.
+std::optional<MemoryPrediction> least_on(int machines, const MemoryChoice& configured,
+                                         MemoryPredictor& predictor,
+                                         const std::vector<MemoryPrediction>& choices) {
   const bool recomputes =
       std::ranges::any_of(choices, [](const auto& one) { return one.choice.recompute == "full"; });
   std::optional<MemoryPrediction> least;
@@ -55,7 +57,7 @@ MemoryPrediction least_on(int machines, const MemoryChoice& configured, MemoryPr
     const auto there = predictor.predict(choice);
     if (!least || there.process() < least->process()) least = there;
   }
-  return least.value();
+  return least;
 }
 
 // The parts of a run that exceed `bytes` by themselves, as text.
@@ -95,7 +97,7 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
     remedies.push_back(option + " is the largest batch that fits");
   }
   if (!remedies.empty()) return fmt::format("{}", fmt::join(remedies, "; or "));
-  auto choice = least_on(1, configured, predictor, choices).choice;
+  auto choice = least_on(1, configured, predictor, choices).value().choice;
   choice.batch = 0;
   if (const auto option = with_batch(choice); !option.empty()) {
     return fmt::format("{} {} fits", options_of(choice), option);
@@ -103,7 +105,14 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
   const int most = std::min(kMostMachines, std::numeric_limits<int>::max() / ranks);
   // More ranks hold less of the model each, but more messages of each other.
   for (int machines = 2;; machines = std::min(2 * machines, most)) {
-    const auto there = least_on(machines, configured, predictor, choices);
+    const auto found = least_on(machines, configured, predictor, choices);
+    if (!found) {
+      return fmt::format(
+          "no precision, recomputation or batch makes it fit on {} ranks, and more "
+          "ranks do not fit the pipeline",
+          ranks * machines / 2);
+    }
+    const auto& there = *found;
     if (there.process() <= bytes) {
       return fmt::format("on {} ranks, {} {} takes {}", there.choice.ranks,
                          options_of(there.choice), batch_option(options, 1, there.choice.ranks),

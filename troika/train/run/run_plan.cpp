@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "troika/base/text.h"
 
 namespace troika::train {
@@ -68,8 +70,10 @@ std::string describe(const RunPlan& plan) {
   line("batch", batch_text(plan));
   line("strategy", strategy_text(plan));
   line("precision", plan.precision);
-  if (plan.predicted_bytes > 0) {
-    line("memory", human_bytes(static_cast<double>(plan.predicted_bytes)) +
+  if (!plan.predicted_bytes.empty()) {
+    const auto [least, most] = std::ranges::minmax(plan.predicted_bytes);
+    const auto text = human_bytes(static_cast<double>(most));
+    line("memory", (least == most ? "" : human_bytes(static_cast<double>(least)) + " to ") + text +
                        " of tensors a rank in training steps, predicted");
   }
   if (!plan.why_not_predicted.empty()) {

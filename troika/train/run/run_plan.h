@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace troika::train {
 
@@ -25,7 +26,8 @@ struct RunPlan {
   std::string device;
   std::string strategy;
   std::string precision;
-  int64_t predicted_bytes = 0;         // tensor bytes of a rank in training steps; 0: not predicted
+  // Tensor bytes of each rank in training steps; empty: not predicted.
+  std::vector<int64_t> predicted_bytes = {};
   std::string why_not_predicted = {};  // completes "not predicted ..."; empty: unknown
   std::string folder;
 };

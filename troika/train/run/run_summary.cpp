@@ -1,6 +1,7 @@
 #include "troika/train/run/run_summary.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,10 +24,21 @@ std::string largest(const std::vector<int64_t>& bytes) {
 std::string memory_text(const observe::RunSummary& summary) {
   const auto resident = "resident " + largest(summary.peak_resident_bytes) + " a process";
   if (summary.peak_tensor_bytes.empty()) return resident;  // no step was made
-  const double predicted = static_cast<double>(summary.predicted_tensor_bytes);
+  const auto& predicted = summary.predicted_tensor_bytes;
   return fmt::format("{} ({}) in training steps, {}", largest(summary.peak_tensor_bytes),
-                     predicted > 0 ? "predicted " + human_bytes(predicted) : "not predicted",
+                     predicted.empty() ? "not predicted" : "predicted " + largest(predicted),
                      resident);
+}
+
+// The idle share of each rank of a pipeline, or of the least and the most idle one.
+std::string bubble_text(const std::vector<double>& bubble) {
+  std::vector<std::string> shares;
+  for (const double share : bubble) shares.push_back(fmt::format("{:.1f} %", 100 * share));
+  if (shares.size() <= kMostMetrics) {
+    return fmt::format("{} of the passes' time on each rank", fmt::join(shares, ", "));
+  }
+  const auto [least, most] = std::ranges::minmax(bubble);
+  return fmt::format("{:.1f} % to {:.1f} % of the passes' time", 100 * least, 100 * most);
 }
 
 std::string line_of(const std::string& name, const std::string& value) {
@@ -74,6 +86,7 @@ std::string describe(const observe::RunSummary& summary, const TrainOptions& opt
     line("throughput", fmt::format("{:.1f} samples/s, median step {:.1f} ms",
                                    summary.samples_per_second, summary.median_step_milliseconds));
   }
+  if (!summary.bubble.empty()) line("bubble", bubble_text(summary.bubble));
   line("peak memory", memory_text(summary));
   if (!summary.checkpoint.empty()) line("checkpoint", summary.checkpoint);
   if (!summary.best_checkpoint.empty()) {

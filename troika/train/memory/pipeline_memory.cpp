@@ -1,0 +1,289 @@
+#include "troika/train/memory/pipeline_memory.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "troika/base/error.h"
+#include "troika/comm/messages/parcel.h"
+#include "troika/compat/torch.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/inventory.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/pipeline/pipeline_schedule.h"
+#include "troika/parallel/pipeline/stage_module.h"
+#include "troika/parallel/pipeline/stage_passes.h"
+#include "troika/train/engine/pipeline_plan.h"
+
+namespace troika::train {
+
+using layout::Action;
+using layout::ActionKind;
+
+namespace {
+
+layout::Schedule passes_of(const nn::Model& model, const layout::Plan& plan) {
+  return parallel::passes_for(pipeline_options(plan), plan.mesh, model.blocks().size());
+}
+
+}  // namespace
+
+PipelineShapes::PipelineShapes(const nn::Model& model, const layout::Plan& plan)
+    : model_(model),
+      schedule_(passes_of(model, plan)),
+      stages_(model, parallel::ends_for(model, plan.cut, schedule_)) {
+  schedule_ = layout::complete(schedule_, stages_.skips());
+  ranks_ = layout::Inventory(schedule_).rank_of;
+  edges_ = layout::message_edges(schedule_);
+  evaluation_edges_ = layout::message_edges(layout::evaluation_schedule(
+      schedule_, static_cast<int>(plan.micro_batches), stages_.skips()));
+}
+
+std::vector<int> PipelineShapes::stages_of(int pipeline_rank) const {
+  std::vector<int> result;
+  for (size_t s = 0; s < ranks_.size(); ++s) {
+    if (ranks_[s] == pipeline_rank) result.push_back(static_cast<int>(s));
+  }
+  return result;
+}
+
+std::vector<bool> PipelineShapes::splits() const {
+  std::vector<bool> result(stages_.size(), false);
+  for (int rank = 0; rank < pipeline_ranks(); ++rank) {
+    std::set<std::string> seen;  // in an earlier stage of the rank
+    for (const int s : stages_of(rank)) {
+      bool borrows_here = false;
+      for (const auto& name :
+           parallel::tensors_of_blocks(model_, stages_[s].begin, stages_[s].end)) {
+        borrows_here |= !seen.insert(name).second;
+      }
+      const bool has_parts = std::ranges::any_of(actions_of(rank), [&](const Action& action) {
+        return action.kind == ActionKind::backward_input && action.stage == s;
+      });
+      result[static_cast<size_t>(s)] =
+          has_parts && !borrows_here && parallel::can_split_backward(model_, stages_[s]);
+    }
+  }
+  return result;
+}
+
+int PipelineShapes::depth(ActionKind send, int from, int to, bool evaluates) const {
+  for (const auto& edge : evaluates ? evaluation_edges_ : edges_) {
+    if (edge.kind == send && edge.from == from && edge.to == to) return std::max(1, edge.depth);
+  }
+  TROIKA_CHECK(false, "the schedule has the edge");
+}
+
+void PipelineMemory::Pool::receive() {
+  ++lent;
+  if (free > 0) --free;
+}
+
+void PipelineMemory::Pool::give_back() {
+  --lent;
+  if (free < depth) ++free;
+}
+
+double PipelineMemory::Pool::held() const {
+  return bytes * (is_inlined ? lent : depth + lent + free);
+}
+
+PipelineMemory::PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
+                               const std::vector<StageMemory>& stages,
+                               std::vector<StageExchange>& own)
+    : shapes_(shapes), pipeline_rank_(pipeline_rank), stages_(stages), own_(own) {}
+
+PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, int to, size_t tensor,
+                                           double bytes) {
+  const auto [found, is_new] = pools_.try_emplace({send, from, to, tensor});
+  if (is_new) {
+    found->second = {.bytes = bytes,
+                     .depth = shapes_.depth(send, from, to),
+                     .is_inlined = bytes <= static_cast<double>(comm::kInlineBytes)};
+  }
+  return found->second;
+}
+
+StageExchange& PipelineMemory::own(int stage) {
+  return *std::ranges::find(own_, stage, &StageExchange::stage);
+}
+
+void PipelineMemory::step(const Observer& observe) {
+  observe_ = observe;
+  kept_.clear();
+  own_gradients_.clear();
+  sent_.clear();
+  has_gradient_.clear();
+  for (auto& stage : own_) stage.memory.begin_pass();
+  for (const auto& action : shapes_.actions_of(pipeline_rank_)) {
+    const bool is_split = !memory(action.stage).backward_weight.empty();
+    switch (action.kind) {
+      case ActionKind::forward:
+        forward(action);
+        break;
+      case ActionKind::backward:
+        backward(action, false);
+        break;
+      case ActionKind::backward_input:
+        backward(action, is_split);
+        break;
+      case ActionKind::backward_weight:
+        if (is_split) backward_weight(action);
+        break;
+      case ActionKind::send_gradient: {
+        double bytes = 0;
+        const int to = layout::peer_stage(action);
+        const auto& takes = shapes_.stages()[action.stage].takes;
+        for (size_t i = 0; i < takes.size(); ++i) {
+          if (takes[i].from == to) bytes += memory(action.stage).gradients[i];
+        }
+        own_gradients_.erase({action.stage, to, action.micro_batch});
+        sent_[{action.stage, to}] = bytes;
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
+
+void PipelineMemory::forward(const Action& action) {
+  const int stage = action.stage;
+  const auto& takes = shapes_.stages()[stage].takes;
+  std::map<int, size_t> next;
+  for (size_t i = 0; i < takes.size(); ++i) {
+    const int from = takes[i].from;
+    if (from == parallel::StageInput::kBatch) continue;
+    const size_t tensor = next[from]++;
+    if (!is_here(from)) {
+      pool(ActionKind::send_activation, from, stage, tensor, memory(stage).taken[i]).receive();
+    }
+  }
+  const Pass pass{stage, action.micro_batch};
+  report(stage, memory(stage).forward_peak, kept_by_others(pass));
+  kept_[pass] = memory(stage).kept;
+}
+
+void PipelineMemory::receive_gradients(int stage) {
+  const auto& gives = shapes_.stages()[stage].gives;
+  for (int from = stage + 1; from < static_cast<int>(shapes_.stages().size()); ++from) {
+    if (is_here(from)) continue;
+    size_t tensor = 0;
+    for (const auto& input : shapes_.stages().message(stage, from)) {
+      const auto output = std::ranges::find(gives, input.slot) - gives.begin();
+      const double bytes = memory(stage).given_gradients[static_cast<size_t>(output)];
+      if (!input.is_trained || bytes == 0) continue;
+      pool(ActionKind::send_gradient, from, stage, tensor++, bytes).receive();
+    }
+  }
+}
+
+void PipelineMemory::backward(const Action& action, bool splits) {
+  const int stage = action.stage;
+  const auto& of_stage = memory(stage);
+  receive_gradients(stage);
+  follow(action, of_stage.backward);
+  const Pass pass{stage, action.micro_batch};
+  double of_inputs = 0;
+  const auto& takes = shapes_.stages()[stage].takes;
+  for (size_t i = 0; i < takes.size(); ++i) {
+    if (of_stage.gradients[i] == 0) continue;
+    of_inputs += of_stage.gradients[i];
+    own_gradients_[{stage, takes[i].from, action.micro_batch}] += of_stage.gradients[i];
+  }
+  kept_[pass] = splits ? of_stage.backward.back().live - of_inputs : 0;
+  for (int from = stage + 1; from < static_cast<int>(shapes_.stages().size()); ++from) {
+    own_gradients_.erase({from, stage, action.micro_batch});
+  }
+  if (!splits || !of_stage.weight_part_takes_gradients) give_back_gradients(stage);
+  if (!splits || !of_stage.weight_part_takes_inputs) give_back_inputs(stage);
+}
+
+void PipelineMemory::backward_weight(const Action& action) {
+  const int stage = action.stage;
+  const auto& of_stage = memory(stage);
+  double of_inputs = 0;
+  for (const double bytes : of_stage.gradients) of_inputs += bytes;
+  auto parts = of_stage.backward_weight;
+  for (auto& part : parts) {
+    part.peak -= of_inputs;
+    part.live -= of_inputs;
+  }
+  follow(action, parts);
+  kept_[{stage, action.micro_batch}] = 0;
+  if (of_stage.weight_part_takes_gradients) give_back_gradients(stage);
+  if (of_stage.weight_part_takes_inputs) give_back_inputs(stage);
+}
+
+// The first gradient of a parameter stays, later ones are added to it. A gradient that stays counts
+// in the parts after its event, where PassPart does not include it.
+void PipelineMemory::follow(const Action& action, const std::vector<PassPart>& parts) {
+  const double others = kept_by_others({action.stage, action.micro_batch});
+  for (const auto& part : parts) {
+    report(action.stage, part.peak, others);
+    if (part.until.kind == PassEvent::Kind::gradient) {
+      const auto parameter = own(action.stage).parameters[part.until.index];
+      if (has_gradient_.insert(parameter).second) {
+        own_[parameter.first].memory.gradient(parameter.second);
+      }
+    }
+  }
+}
+
+void PipelineMemory::give_back_inputs(int stage) {
+  for (auto& [edge, pool] : pools_) {
+    const auto& [kind, from, to, tensor] = edge;
+    if (kind == ActionKind::send_activation && to == stage) pool.give_back();
+  }
+}
+
+void PipelineMemory::give_back_gradients(int stage) {
+  for (auto& [edge, pool] : pools_) {
+    const auto& [kind, from, to, tensor] = edge;
+    if (kind == ActionKind::send_gradient && to == stage) pool.give_back();
+  }
+}
+
+double PipelineMemory::kept_by_others(const Pass& pass) const {
+  double sum = 0;
+  for (const auto& [of, bytes] : kept_) sum += of == pass ? 0 : bytes;
+  return sum;
+}
+
+void PipelineMemory::report(int stage, double pass, double others) {
+  Moment moment{.activations = others, .pass = pass, .kept = std::min(pass, memory(stage).kept)};
+  for (const auto& one : own_) {
+    const auto held = one.memory.held();
+    moment.gradients += static_cast<double>(held.gradients + held.buckets);
+  }
+  for (const auto& [edge, pool] : pools_) moment.messages += pool.held();
+  for (const auto& [edge, bytes] : own_gradients_) moment.messages += bytes;
+  for (const auto& [edge, bytes] : sent_) moment.messages += bytes;
+  moment.messages += evaluation_buffers();
+  observe_(moment);
+}
+
+double PipelineMemory::evaluation_buffers() const {
+  double sum = 0;
+  for (const auto& own : own_) {
+    const int stage = own.stage;
+    const auto& takes = shapes_.stages()[stage].takes;
+    for (size_t i = 0; i < takes.size(); ++i) {
+      const int from = takes[i].from;
+      if (from == parallel::StageInput::kBatch || is_here(from)) continue;
+      const double bytes = memory(stage).taken[i];
+      if (bytes <= static_cast<double>(comm::kInlineBytes)) continue;
+      // Batches follow each other, so one buffer beside the posted ones is lent at a time.
+      sum += bytes * (shapes_.depth(ActionKind::send_activation, from, stage, true) + 1);
+    }
+  }
+  return sum;
+}
+
+double PipelineMemory::idle_buffers() const {
+  double sum = evaluation_buffers();
+  for (const auto& [edge, pool] : pools_) sum += pool.held();
+  return sum;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,128 @@
+// Follows the memory of one rank of a pipeline through the actions of a step, without ranks and
+// without tensors.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "troika/layout/plan.h"
+#include "troika/layout/schedules/edges.h"
+#include "troika/layout/schedules/schedule.h"
+#include "troika/nn/model.h"
+#include "troika/parallel/pipeline/pipeline_place.h"
+#include "troika/parallel/pipeline/stages.h"
+#include "troika/train/memory/exchange_memory.h"
+#include "troika/train/memory/stage_memory.h"
+
+namespace troika::train {
+
+// The stages, actions and edges of a plan. Throws the errors of parallel::Pipeline for a plan that
+// does not fit the model.
+class PipelineShapes {
+ public:
+  PipelineShapes(const nn::Model& model, const layout::Plan& plan);
+
+  const parallel::StagesOfModel& stages() const { return stages_; }
+  int pipeline_ranks() const { return static_cast<int>(schedule_.ranks.size()); }
+  // Returns the stages of a rank of the pipeline axis, in their order.
+  std::vector<int> stages_of(int pipeline_rank) const;
+  const std::vector<layout::Action>& actions_of(int pipeline_rank) const {
+    return schedule_.ranks[static_cast<size_t>(pipeline_rank)];
+  }
+  // Whether each stage's backward pass has two parts, by the rules of parallel::Pipeline.
+  std::vector<bool> splits() const;
+  // The depth of the edge of messages between two stages, in training or in evaluations.
+  int depth(layout::ActionKind send, int from, int to, bool evaluates = false) const;
+  bool are_on_one_rank(int stage, int other) const { return rank_of(stage) == rank_of(other); }
+
+ private:
+  int rank_of(int stage) const { return ranks_[static_cast<size_t>(stage)]; }
+
+  const nn::Model& model_;
+  layout::Schedule schedule_;
+  const parallel::StagesOfModel stages_;
+  std::vector<int> ranks_;  // by stage
+  std::vector<layout::MessageEdge> edges_, evaluation_edges_;
+};
+
+// The gradients of one of a rank's stages.
+struct StageExchange {
+  int stage = 0;
+  ExchangeMemory memory;
+  // For each trained parameter of the stage's module: the index of the stage of this rank whose
+  // exchange has it, and the parameter's index there.
+  std::vector<std::pair<size_t, size_t>> parameters = {};
+};
+
+// Follows parallel::PipelineRun, StageMessages and the pools of comm::ReceivingEdge. Assumes that a
+// message has been received when its sender sends the next one on the same edge.
+class PipelineMemory {
+ public:
+  // The bytes of one moment, beside parameters, optimizer and batches.
+  struct Moment {
+    double gradients = 0;
+    double activations = 0;  // kept by other passes than the current one
+    double pass = 0;         // of the current pass
+    double kept = 0;         // of these, the bytes that its backward pass keeps or needs
+    double messages = 0;     // receive buffers, and sent gradients
+  };
+  using Observer = std::function<void(const Moment&)>;
+
+  // `stages` are the memories of all stages; `own` are this rank's stages, in their order. All must
+  // outlive this object.
+  PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
+                 const std::vector<StageMemory>& stages, std::vector<StageExchange>& own);
+
+  // Simulates a step in which edges have the buffers of earlier steps, and reports its moments.
+  void step(const Observer& observe);
+  // The bytes of the receive buffers between steps, with those of evaluations.
+  double idle_buffers() const;
+  // The bytes of the receive buffers of evaluations.
+  double evaluation_buffers() const;
+
+ private:
+  // The buffers of one receiving edge: comm::BufferPool.
+  struct Pool {
+    double bytes = 0;  // of a buffer
+    int depth = 1;
+    int lent = 0, free = 0;
+    bool is_inlined = false;  // tensors are made, not lent
+
+    void receive();
+    void give_back();
+    double held() const;
+  };
+  using Edge = std::tuple<layout::ActionKind, int, int, size_t>;  // from, to, tensor
+  using Pass = std::pair<int, int>;                               // stage and micro-batch
+
+  Pool& pool(layout::ActionKind send, int from, int to, size_t tensor, double bytes);
+  const StageMemory& memory(int stage) const { return stages_[static_cast<size_t>(stage)]; }
+  bool is_here(int stage) const { return shapes_.are_on_one_rank(stage, own_.front().stage); }
+  void forward(const layout::Action& action);
+  void backward(const layout::Action& action, bool splits);
+  void backward_weight(const layout::Action& action);
+  void follow(const layout::Action& action, const std::vector<PassPart>& parts);
+  void give_back_inputs(int stage);
+  void give_back_gradients(int stage);
+  void receive_gradients(int stage);
+  void report(int stage, double pass, double others);
+  double kept_by_others(const Pass& pass) const;
+  StageExchange& own(int stage);
+
+  const PipelineShapes& shapes_;
+  const int pipeline_rank_;
+  const std::vector<StageMemory>& stages_;
+  std::vector<StageExchange>& own_;
+  std::map<Edge, Pool> pools_;
+  std::map<Pass, double> kept_;
+  std::map<std::tuple<int, int, int>, double> own_gradients_;  // from, to, micro-batch
+  std::map<std::pair<int, int>, double> sent_;                 // the last gradients sent; from, to
+  std::set<std::pair<size_t, size_t>> has_gradient_;           // as StageExchange::parameters
+  Observer observe_;
+};
+
+}  // namespace troika::train

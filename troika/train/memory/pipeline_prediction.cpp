@@ -1,0 +1,195 @@
+// The memory of the ranks of a pipeline.
+#include <algorithm>
+#include <set>
+
+#include "troika/base/error.h"
+#include "troika/comm/mailboxes.h"
+#include "troika/compat/fake_tensors.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/memory_format.h"
+#include "troika/nn/state.h"
+#include "troika/optim/optimizer.h"
+#include "troika/parallel/pipeline/stage_module.h"
+#include "troika/parallel/replicas.h"
+#include "troika/train/engine/pipeline_plan.h"
+#include "troika/train/engine/placement.h"
+#include "troika/train/memory/pipeline_memory.h"
+#include "troika/train/memory/prediction.h"
+
+namespace troika::train {
+
+namespace {
+
+ExchangeShape shape_of(const layout::Plan& plan, const optim::OptimizerOptions& optimizer) {
+  const bool is_zero = plan.exchange.zero_stage > 0;
+  return {.stage = static_cast<int>(plan.exchange.zero_stage),
+          .ranks =
+              is_zero ? static_cast<int>(plan.sharing_ranks()) : plan.mesh.size(layout::Axis::data),
+          .bucket_bytes = plan.exchange.bucket_bytes,
+          .first_bucket_bytes = plan.exchange.first_bucket_bytes,
+          .reorders_buckets = !plan.exchange.find_unused_parameters,
+          .shard_multiple = is_zero ? optim::shard_multiple(optimizer.name) : 1};
+}
+
+// The stages of one rank. Follows the constructor of parallel::Pipeline.
+std::vector<StageExchange> exchanges_of(const nn::Model& model, const PipelineShapes& shapes,
+                                        int rank, const std::vector<StageMemory>& stages,
+                                        const ExchangeShape& shape) {
+  std::vector<StageExchange> result;
+  std::map<std::string, std::pair<size_t, size_t>> places;  // of trained parameters
+  std::set<std::string> seen;
+  for (const int s : shapes.stages_of(rank)) {
+    const auto& of_model = shapes.stages()[s];
+    const auto all = parallel::tensors_of_blocks(model, of_model.begin, of_model.end);
+    auto names = all;
+    for (const auto& name : seen) names.erase(name);
+    const auto module = parallel::module_of(model, names);
+    const auto own = nn::trained_parameters(*module);
+    for (size_t i = 0; i < own.size(); ++i) places[own[i].first] = {result.size(), i};
+    seen.insert(names.begin(), names.end());
+    std::vector<std::pair<size_t, size_t>> parameters;
+    const auto whole = parallel::module_of(model, all);
+    for (const auto& [name, tensor] : nn::trained_parameters(*whole)) {
+      parameters.push_back(places.at(name));
+    }
+    std::vector<size_t> order;  // of the gradients of parameters that this stage's exchange has
+    const auto& of_stage = stages[static_cast<size_t>(s)];
+    for (const auto* parts : {&of_stage.backward, &of_stage.backward_weight}) {
+      for (const auto& part : *parts) {
+        if (part.until.kind != PassEvent::Kind::gradient) continue;
+        const auto [stage, index] = parameters[part.until.index];
+        if (stage == result.size()) order.push_back(index);
+      }
+    }
+    result.push_back({s, ExchangeMemory(*module, shape, order), std::move(parameters)});
+  }
+  return result;
+}
+
+// The bytes that placing a batch adds to it.
+double copied_bytes(const data::Batch& batch, const Placement& placement) {
+  double bytes = 0;
+  const auto placed = placement.place(batch).tensors();
+  const auto before = batch.tensors();
+  for (size_t i = 0; i < placed.size(); ++i) {
+    const bool is_copy = placed[i].second.data_ptr() != before[i].second.data_ptr();
+    bytes += is_copy ? static_cast<double>(placed[i].second.nbytes()) : 0;
+  }
+  return bytes;
+}
+
+// The bytes of the parameters and buffers of a rank's stages, and of the largest tensor of the
+// model.
+struct StateBytes {
+  double own = 0, largest = 0;
+};
+
+StateBytes state_bytes(const nn::Model& model, const PipelineShapes& shapes, int rank) {
+  std::set<std::string> own;
+  for (const int s : shapes.stages_of(rank)) {
+    const auto& stage = shapes.stages()[s];
+    own.merge(parallel::tensors_of_blocks(model, stage.begin, stage.end));
+  }
+  StateBytes bytes;
+  for (const auto& [name, tensor] : nn::named_state(model)) {
+    const auto here = static_cast<double>(tensor.nbytes());
+    bytes.largest = std::max(bytes.largest, here);
+    if (own.contains(name)) bytes.own += here;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+const std::vector<StageMemory>& MemoryPredictor::stages_of(const MemoryChoice& choice,
+                                                           const PipelineShapes& shapes) {
+  const auto [smaller, larger] = sample_batches(choice);
+  auto& [key, known] = stages_;
+  const std::tuple wanted(choice.strategy, choice.precision, choice.recompute, choice.ranks,
+                          batch_of(choice));
+  if (key == wanted) return known;
+  const auto precision = nn::parse_precision(choice.precision);
+  nn::require_supported(precision, at::kCPU);
+  task_->recompute(recompute_of(choice, precision));
+  const auto small = some_batch(smaller), large = some_batch(larger);
+  const compat::FakeTensorGuard no_memory;
+  const auto splits = shapes.splits();
+  known = measure_stages(*task_, precision, shapes.stages(), splits, large);
+  if (larger != smaller) {
+    const auto of_small = measure_stages(*task_, precision, shapes.stages(), splits, small);
+    const double share =
+        static_cast<double>(batch_of(choice) - smaller) / static_cast<double>(larger - smaller);
+    for (size_t s = 0; s < known.size(); ++s) known[s] = interpolate(of_small[s], known[s], share);
+  }
+  key = wanted;
+  return known;
+}
+
+std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoice& choice) {
+  const auto precision = nn::parse_precision(choice.precision);
+  const auto plan = this->plan(choice);
+  {
+    const compat::FakeTensorGuard no_memory;
+    module_.to(precision.parameters);
+  }
+  const PipelineShapes shapes(*model_, plan);
+  const auto& stages = stages_of(choice, shapes);
+  // The engine takes all micro-batches of a step at once, while the loader prepares the next ones.
+  const int64_t loaded =
+      plan.micro_batches + (options_.data.workers > 0 ? options_.data.prefetch : 0);
+  const Placement placement{
+      .precision = precision,
+      .memory_format = nn::parse_memory_format(options_.trainer.memory_format, precision)};
+  const double batches = batch_bytes(batch_of(choice) * loaded) +
+                         static_cast<double>(batch_of(choice) * plan.micro_batches) *
+                             copied_bytes(some_batch(1), placement);
+  std::vector<MemoryPrediction> result;
+  for (int rank = 0; rank < shapes.pipeline_ranks(); ++rank) {
+    auto own = exchanges_of(*model_, shapes, rank, stages, shape_of(plan, options_.optimizer));
+    const auto states = state_bytes(*model_, shapes, rank);
+    int64_t stepped = 0;
+    double buckets = 0, between = 0;
+    for (const auto& stage : own) {
+      stepped += stage.memory.stepped();
+      if (!stage.memory.is_alone()) {
+        buckets += static_cast<double>(stage.memory.validation().gradients);
+      }
+      const auto held = stage.memory.between_passes();
+      between += static_cast<double>(held.gradients + held.buckets);
+    }
+    MemoryParts steady{.parameters = states.own, .batches = batches};
+    steady.optimizer = optimizer_bytes(precision, stepped) + average_bytes(precision, stepped);
+    MemoryPrediction prediction{.choice = choice};
+    PipelineMemory memory(shapes, rank, stages, own);
+    double validation = 0;
+    for (const auto& stage : own) {
+      validation = std::max(validation, stages[static_cast<size_t>(stage.stage)].validation);
+    }
+    for (int step = 0; step < 2; ++step) {
+      memory.step([&](const PipelineMemory::Moment& moment) {
+        MemoryParts now = steady;
+        now.gradients = moment.gradients;
+        now.buckets = moment.messages;
+        now.activations = moment.activations + moment.kept;
+        now.workspace = moment.pass - moment.kept;
+        if (now.sum() > prediction.step.sum()) prediction.step = now;
+      });
+    }
+    prediction.between_steps = steady.sum() + between + memory.idle_buffers();
+    prediction.validation = prediction.between_steps + validation + batch_bytes(batch_of(choice));
+    prediction.overhead = overhead(prediction.step);
+    prediction.mailboxes = static_cast<double>(
+        comm::most_mailbox_bytes(options_.comm.backend, choice.ranks, choice.nodes));
+    // Values are made tensor by tensor; a module that has them already is whole at first.
+    const bool comes_in_parts = !is_made_whole_ && options_.weights.path.empty();
+    const double made = comes_in_parts ? states.own + states.largest
+                                       : 4.0 * static_cast<double>(nn::parameter_count(module_));
+    const double pack = std::min(states.own, static_cast<double>(parallel::kPackBytes));
+    prediction.start = std::max(
+        {made, states.own + pack, states.own + buckets + optimizer_bytes(precision, stepped)});
+    result.push_back(prediction);
+  }
+  return result;
+}
+
+}  // namespace troika::train

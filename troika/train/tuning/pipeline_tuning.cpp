@@ -1,0 +1,312 @@
+#include "troika/train/tuning/pipeline_tuning.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "troika/base/benchmark_record.h"
+#include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/text.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/checkpoint/resume.h"
+#include "troika/compat/torch.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/stage_cut.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/pipeline/stage_module.h"
+#include "troika/parallel/pipeline/stage_passes.h"
+#include "troika/parallel/pipeline/stages.h"
+#include "troika/plan/automatic.h"
+#include "troika/train/engine/pipeline_plan.h"
+#include "troika/train/engine/placement.h"
+#include "troika/train/engine/stage_trial.h"
+#include "troika/train/memory/predicted_cut.h"
+#include "troika/train/task/task.h"
+#include "troika/train/tuning/tuning_file.h"
+
+namespace troika::train {
+
+namespace {
+
+using layout::Axis;
+
+constexpr int kMeasurements = 3;
+constexpr double kMicro = 1e-6;
+
+data::Batch first_batch(const RunStart& run) {
+  const int64_t samples = std::min(batch_of(run), run.dataset.size());
+  std::vector<int64_t> indices(static_cast<size_t>(samples));
+  std::iota(indices.begin(), indices.end(), 0);
+  return run.dataset.load(indices, {});
+}
+
+// Runs one block once. `keeps`: its outputs become inputs of later blocks.
+BlockTimes time_block(StageTrial& trial, const nn::Model& model,
+                      const parallel::StagesOfModel& blocks, int index, bool keeps) {
+  const auto inputs = trial.inputs(index);
+  const bool splits = parallel::can_split_backward(model, blocks[index]);
+  parallel::StagePasses passes(model, blocks[index]);
+  BlockTimes times;
+  const Stopwatch forward;
+  const auto outputs = trial.forward(passes, index, inputs);
+  times.forward = forward.seconds();
+  const auto gradients = trial.gradients(passes, index, outputs);
+  if (keeps) trial.keep(index, outputs);
+  const nn::KeyedDraws draws(trial.keys());
+  const Stopwatch input_part;
+  if (!splits) {
+    passes.backward(0, gradients);
+    // Whole backward passes count in halves.
+    times.backward_input = times.backward_weight = input_part.seconds() / 2;
+    return times;
+  }
+  passes.backward_input(0, gradients);
+  times.backward_input = input_part.seconds();
+  const Stopwatch weight_part;
+  passes.backward_weight(0);
+  times.backward_weight = weight_part.seconds();
+  return times;
+}
+
+std::string text_of(const std::vector<BlockTimes>& times) {
+  std::vector<std::string> texts;
+  for (const auto& one : times) {
+    texts.push_back(fmt::format("{:.1f} {:.1f} {:.1f}", one.forward / kMicro,
+                                one.backward_input / kMicro, one.backward_weight / kMicro));
+  }
+  return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+// Returns nothing for text that text_of() did not write, or for another number of blocks.
+std::optional<std::vector<BlockTimes>> parse_times(const std::string& text, size_t blocks) {
+  std::vector<BlockTimes> result;
+  for (const auto& block : split(text, ';')) {
+    std::vector<double> numbers;
+    for (const auto& word : split(std::string(trim(block)), ' ')) {
+      const auto number = parse_double(word);
+      if (!number) return {};
+      numbers.push_back(*number * kMicro);
+    }
+    if (numbers.size() != 3) return {};
+    result.push_back({numbers[0], numbers[1], numbers[2]});
+  }
+  if (result.size() != blocks) return {};
+  return result;
+}
+
+// Takes times from the user's file, or measures and stores them. Passes them through their text
+// form, so that later runs decide by the same numbers.
+std::vector<BlockTimes> block_times(const RunStart& run, Task& task) {
+  const auto& model = run.options.model;
+  const auto file = model.name.empty() ? TuningFile({}) : TuningFile::of_user();
+  const auto batch = first_batch(run);
+  std::string shapes;
+  for (const auto& [name, tensor] : batch.tensors()) {
+    shapes += fmt::format(" {}", fmt::join(tensor.sizes(), "x"));
+  }
+  int64_t elements = nn::parameter_count(task.module());
+  const TuningQuestion question{
+      .what = fmt::format("passes of the blocks of {}, {} parameters, batch{}, {}, {} ranks",
+                          model.name, elements, shapes, run.options.trainer.precision,
+                          run.group.size()),
+      .cpu = cpu_model(),
+      .libtorch = compat::torch_version(),
+      .threads = at::get_num_threads()};
+  const size_t blocks = task.blocks().blocks().size();
+  const bool is_main = run.group.rank() == 0;
+  std::string known = is_main ? file.choice(question) : "";
+  if (!parse_times(known, blocks)) known.clear();
+  known = run.group.broadcast_text(known, 0, "times of blocks");
+  if (known.empty()) {
+    known = text_of(measure_block_times(run, task));
+    if (is_main) file.add({.question = question, .choice = known, .candidates = {}});
+  }
+  return parse_times(known, blocks).value();
+}
+
+void tell(const RunStart& run, const std::string& text) {
+  if (run.group.rank() == 0 && run.options.trainer.enable_model_summary) log::info("{}", text);
+}
+
+std::string cut_by_time(const std::vector<BlockTimes>& times, const nn::Model& model, int stages) {
+  std::vector<double> costs;
+  std::vector<std::string> names;
+  for (const auto& one : times) costs.push_back(one.sum());
+  for (const auto& block : model.blocks()) names.push_back(block.name);
+  return layout::cut_text(layout::balanced_cut(costs, stages), names);
+}
+
+// Returns the ends of the plan's stages, or of `stages` stages by times without a cut.
+layout::StageEnds ends_of(const layout::Plan& plan, const std::vector<BlockTimes>& times,
+                          const nn::Model& model, int stages) {
+  std::vector<std::string> names;
+  for (const auto& block : model.blocks()) names.push_back(block.name);
+  return layout::parse_cut(plan.cut.empty() ? cut_by_time(times, model, stages) : plan.cut, names);
+}
+
+// Returns the times of each rank's share of the model for one micro-batch.
+std::vector<layout::StageTimes> times_of_ranks(const layout::StageEnds& ends,
+                                               const std::vector<BlockTimes>& times, int ranks) {
+  std::vector<layout::StageTimes> result(static_cast<size_t>(ranks),
+                                         {.forward = 0, .backward_input = 0, .backward_weight = 0});
+  const int chunks = static_cast<int>(ends.size()) / ranks;
+  size_t block = 0;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    // Two stages of a rank lie in a V.
+    const int rank = chunks == 2 && static_cast<int>(s) >= ranks
+                         ? 2 * ranks - 1 - static_cast<int>(s)
+                         : static_cast<int>(s) % ranks;
+    auto& own = result[static_cast<size_t>(rank)];
+    for (; block < ends[s]; ++block) {
+      own.forward += times[block].forward;
+      own.backward_input += times[block].backward_input;
+      own.backward_weight += times[block].backward_weight;
+    }
+  }
+  // An empty stage still has passes, which take no time that matters.
+  constexpr double kLeast = 1e-7;
+  for (auto& one : result) {
+    for (auto* time : {&one.forward, &one.backward_input, &one.backward_weight}) {
+      *time = std::max(*time, kLeast);
+    }
+  }
+  return result;
+}
+
+// The actions of the checkpoint's plan, if they fit the plan; all ranks get rank 0's.
+std::string actions_of_checkpoint(const RunStart& run, const layout::Plan& plan) {
+  const auto& path = run.options.trainer.ckpt_path;
+  if (path.empty()) return {};
+  std::string actions;
+  if (run.group.rank() == 0) {
+    try {
+      const auto found = checkpoint::find_checkpoint(run.folder / "checkpoints", path);
+      const auto saved = found.empty()
+                             ? layout::Plan()
+                             : layout::Plan::parse(checkpoint::CheckpointReader(found, 0).plan(),
+                                                   "the checkpoint's plan");
+      if (saved.mesh.size(Axis::pipeline) == plan.mesh.size(Axis::pipeline) &&
+          saved.micro_batches == plan.micro_batches) {
+        actions = saved.actions;
+      }
+    } catch (const Error&) {
+      // fit() reports the error later
+    }
+  }
+  return run.group.broadcast_text(actions, 0, "schedule of the checkpoint");
+}
+
+void choose_schedule(layout::Plan& plan, const RunStart& run, const nn::Model& model,
+                     const std::vector<BlockTimes>& times) {
+  const int ranks = plan.mesh.size(Axis::pipeline);
+  plan.schedule = layout::kCustomSchedule;
+  plan.actions = actions_of_checkpoint(run, plan);
+  if (!plan.actions.empty()) {
+    tell(run, "schedule: the checkpoint's (pipeline.schedule)");
+    return;
+  }
+  const auto ends = ends_of(plan, times, model, ranks);
+  const auto of_ranks = times_of_ranks(ends, times, ranks);
+  const int chunks = plan.cut.empty() ? 0 : static_cast<int>(ends.size()) / ranks;
+  const double asked = run.options.pipeline.activations;
+  const double limit = asked > 0 ? asked : static_cast<double>(ranks);
+  const auto schedule =
+      plan::automatic_schedule({.ranks = ranks,
+                                .micro_batches = static_cast<int>(plan.micro_batches),
+                                .chunks = chunks,
+                                .blocks = static_cast<int>(model.blocks().size())},
+                               of_ranks, limit, {});
+  plan.actions = layout::passes_of(schedule).text();
+  const auto simulation = plan::simulate(schedule, plan::stage_times(schedule, of_ranks));
+  std::vector<std::string> texts;
+  for (const auto& one : of_ranks) {
+    texts.push_back(fmt::format("{:.3g}/{:.3g}/{:.3g}", 1e3 * one.forward, 1e3 * one.backward_input,
+                                1e3 * one.backward_weight));
+  }
+  tell(run,
+       fmt::format("schedule: made from the times of the ranks' F/I/W passes, {} ms; predicted "
+                   "bubble {:.1f} % (pipeline.schedule)",
+                   fmt::join(texts, ", "), 100 * simulation.bubble_rate));
+}
+
+int stages_of(const layout::Plan& plan, const nn::Model& model) {
+  const auto passes =
+      parallel::passes_for(pipeline_options(plan), plan.mesh, model.blocks().size());
+  int last = 0;
+  for (const auto& actions : passes.ranks) {
+    for (const auto& action : actions) last = std::max(last, action.stage);
+  }
+  return last + 1;
+}
+
+}  // namespace
+
+bool is_cut_by_times(const TrainOptions& options, const layout::Plan& plan) {
+  return is_pipeline(plan) &&
+         (plan.schedule == layout::kAutomaticSchedule ||
+          (plan.cut.empty() && options.trainer.plan.empty() && options.pipeline.cut_by == "time"));
+}
+
+std::vector<BlockTimes> measure_block_times(const RunStart& run, Task& task) {
+  task.make_values();
+  const auto placement = Placement::of(run.options, run.group);
+  placement.place(task.module());
+  task.module().train();
+  const auto& model = task.blocks();
+  layout::StageEnds each(model.blocks().size());
+  std::iota(each.begin(), each.end(), 1);
+  const parallel::StagesOfModel blocks(model, each);
+  StageTrial trial(task, placement.precision, blocks, placement.place(first_batch(run)));
+  const auto seconds = at::empty({static_cast<int64_t>(each.size()), 3}, at::kDouble);
+  for (size_t i = 0; i < each.size(); ++i) {
+    constexpr double kNever = std::numeric_limits<double>::infinity();
+    BlockTimes least{kNever, kNever, kNever};
+    for (int round = 0; round <= kMeasurements; ++round) {
+      const auto times = time_block(trial, model, blocks, static_cast<int>(i), round == 0);
+      if (round == 0) continue;
+      least.forward = std::min(least.forward, times.forward);
+      least.backward_input = std::min(least.backward_input, times.backward_input);
+      least.backward_weight = std::min(least.backward_weight, times.backward_weight);
+    }
+    const auto row = seconds[static_cast<int64_t>(i)];
+    row[0] = least.forward;
+    row[1] = least.backward_input;
+    row[2] = least.backward_weight;
+  }
+  for (auto& [name, parameter] : nn::trained_parameters(task.module())) {
+    parameter.mutable_grad().reset();
+  }
+  run.group.all_reduce(seconds, comm::ReduceOp::sum, {.label = "times of blocks"});
+  std::vector<BlockTimes> result;
+  const auto* numbers = seconds.data_ptr<double>();
+  const double ranks = run.group.size();
+  for (size_t i = 0; i < each.size(); ++i) {
+    result.push_back(
+        {numbers[3 * i] / ranks, numbers[3 * i + 1] / ranks, numbers[3 * i + 2] / ranks});
+  }
+  return result;
+}
+
+layout::Plan tuned_pipeline(layout::Plan plan, const RunStart& run, Task& task) {
+  if (!is_pipeline(plan) || !task.has_blocks()) return plan;
+  const auto& model = task.blocks();
+  std::vector<BlockTimes> times;
+  if (is_cut_by_times(run.options, plan)) times = block_times(run, task);
+  if (plan.schedule == layout::kAutomaticSchedule) choose_schedule(plan, run, model, times);
+  if (!plan.cut.empty() || !run.options.trainer.plan.empty()) return plan;
+  const auto& by = run.options.pipeline.cut_by;
+  plan.cut = by == "time" ? cut_by_time(times, model, stages_of(plan, model))
+                          : predicted_cut(run.options, plan, task, run.dataset, batch_of(run));
+  if (!plan.cut.empty()) {
+    tell(run, fmt::format("stages: {}, by {} (pipeline.cut_by)", plan.cut, by));
+  }
+  return plan;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,38 @@
+// Stages and schedules of pipelines by measured times.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "troika/layout/plan.h"
+#include "troika/train/tuning/start.h"
+
+namespace troika::train {
+
+class Task;
+
+// Seconds of one block's passes on a micro-batch.
+struct BlockTimes {
+  double forward = 0, backward_input = 0, backward_weight = 0;
+
+  double sum() const { return forward + backward_input + backward_weight; }
+};
+
+// Runs each block of the task's model forward and backward on copies of a micro-batch, once to warm
+// up and then three times, while the other ranks do the same; takes the minimum on each rank and
+// the mean over the ranks, so that all get the same times. Leaves parameters and buffers as they
+// are, and gradients undefined. Called by all ranks; blocks.
+std::vector<BlockTimes> measure_block_times(const RunStart& run, Task& task);
+
+// Returns the plan with the choices that depend on the model: the cut that pipeline.cut_by asks
+// for, and the actions of schedule `auto` (plan/automatic.h). Times are measured now or, for a
+// model of Troika's, taken from the user's file if they were measured before; a run that resumes
+// takes the actions of the checkpoint if these are for as many ranks and micro-batches. Returns any
+// other plan unchanged. Logs the choices on rank 0. Called by all ranks, with the same result on
+// all; blocks. Throws Error(usage) where plan::automatic_schedule() does.
+layout::Plan tuned_pipeline(layout::Plan plan, const RunStart& run, Task& task);
+
+// Whether tuned_pipeline() chooses something by measured times.
+bool is_cut_by_times(const TrainOptions& options, const layout::Plan& plan);
+
+}  // namespace troika::train
