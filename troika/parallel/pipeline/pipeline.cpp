@@ -63,8 +63,9 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   schedule_ = layout::complete(schedule_, stages_.skips(), shards_parameters());
   actions_ = place_.actions(schedule_);
   reducer_ = std::make_unique<OverStages>(*this);
+  // Exchanges use groups.data() during backward passes, which not every replica has in each step.
   batch_norms_ = std::make_unique<DeferredBatchNorm>(
-      *model_, place_.shares_micro_batches() ? groups.data() : comm::local::alone());
+      *model_, place_.shares_micro_batches() ? *groups.data().split(0) : comm::local::alone());
   messages_ = std::make_unique<StageMessages>(make_messages(groups, schedule_));
   forward_messages_ = std::make_unique<StageMessages>(make_messages(groups, forward_schedule()));
 }
@@ -326,7 +327,13 @@ void Pipeline::make_whole() {
       if (names.contains(name) && done.insert(name).second) tensors.push_back(tensor);
     }
     if (tensors.empty()) continue;
-    broadcast_packed(world_, tensors, place_.replicas(s).front(), "stages of the model");
+    // The owner's tensors may have another order in memory.
+    std::vector<at::Tensor> contiguous;
+    for (const auto& tensor : tensors) contiguous.push_back(tensor.contiguous());
+    broadcast_packed(world_, contiguous, place_.replicas(s).front(), "stages of the model");
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].is_contiguous()) tensors[i].copy_(contiguous[i]);
+    }
   }
 }
 
