@@ -297,6 +297,25 @@ TEST(PlanReport, ComparesPredictionsWithTheRun) {
             "  memory, rank 1                200 B        400 B    -50.0 %");
 }
 
+// Stages with different numbers of replicas share whole micro-batches.
+TEST(FoundPlan, KeepsTheSamplesOfAStepIfStagesAreUneven) {
+  plan::StepProblem problem{
+      .profiles = {{.micro_batch = 2, .blocks = {{.name = "a"}, {.name = "b"}}}},
+      .cluster = layout::Cluster::uniform(1, 3),
+      .global_batch = 12};
+  plan::StepModel model(problem);
+  plan::StepSearch found;
+  found.best = model.price({.family = plan::StepFamily::pipeline, .devices = 3}, {{1, 2}, {2, 1}});
+  const AutomaticPlan automatic{.model = std::move(model), .found = found};
+  comm::local::run(3, [&](const comm::Group& group) {
+    const auto planned = with_found_plan({}, automatic, group);
+    const auto plan = resolve_plan(planned, cluster_of(group));
+    EXPECT_TRUE(plan.mesh.has_uneven_stages());
+    EXPECT_EQ(planned.data.global_batch_size, 2);
+    EXPECT_EQ(planned.data.global_batch_size * plan.micro_batches, 12);
+  });
+}
+
 TEST(FoundPlan, IsRefusedIfItDoesNotFit) {
   plan::StepProblem problem{.profiles = {{.blocks = {{.name = "all", .parameter_bytes = 1e6}}}},
                             .cluster = layout::Cluster::uniform(1, 1),

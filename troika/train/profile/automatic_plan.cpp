@@ -170,7 +170,7 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
   require_searchable(configured);
   const int ranks = group.size();
   const int64_t samples =
-      global_batch(options, configured.mesh.replicas(0)) * configured.micro_batches;
+      global_batch(options, configured.mesh.sample_shares()) * configured.micro_batches;
   plan::StepProblem problem{.cluster = cluster,
                             .global_batch = static_cast<double>(samples),
                             .memory_bytes = memory_of_rank(options, group),
@@ -219,7 +219,7 @@ TrainOptions with_found_plan(TrainOptions options, const AutomaticPlan& automati
   plan.sums_micro_batches = configured.sums_micro_batches;
   const auto& profile = automatic.model.problem().profiles[chosen.settings.profile];
   options.data.global_batch_size =
-      static_cast<int64_t>(profile.micro_batch) * plan.mesh.replicas(0);
+      static_cast<int64_t>(profile.micro_batch) * plan.mesh.sample_shares();
   options.trainer.plan = plan.text();
   return with_plan(std::move(options));
 }

@@ -275,7 +275,7 @@ TrainOptions tuned(TrainOptions options, const data::Dataset& dataset, const com
 }  // namespace
 
 int64_t profiled_batch(const TrainOptions& options, const comm::Group& group) {
-  const int replicas = resolve_plan(options, cluster_of(group)).mesh.replicas(0);
+  const int replicas = resolve_plan(options, cluster_of(group)).mesh.sample_shares();
   return (global_batch(options, replicas) + replicas - 1) / replicas;
 }
 
