@@ -9,6 +9,11 @@
 #include "troika/compat/module_members.h"
 #include "troika/compat/torch.h"
 
+#if TROIKA_TORCH_VERSION >= 206
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/DeviceType.h>
+#endif
+
 namespace troika::compat {
 
 namespace {
@@ -17,6 +22,45 @@ std::map<c10::DeviceType, std::function<at::Generator(int)>>& generators() {
   static std::map<c10::DeviceType, std::function<at::Generator(int)>> result;
   return result;
 }
+
+#if TROIKA_TORCH_VERSION >= 206
+// What LibTorch asks of a device of type PrivateUse1 besides its guard. LibTorch keeps it until the
+// process ends.
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return guard()->deviceCount(); }
+  void setCurrentDevice(c10::DeviceIndex index) const override { guard()->setDevice(at(index)); }
+  c10::DeviceIndex getCurrentDevice() const override { return guard()->getDevice().index(); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    return guard()->exchangeDevice(at(index)).index();
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
+    return exchangeDevice(index);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    const std::lock_guard lock(mutex_);
+    const auto own = index < 0 ? getCurrentDevice() : index;
+    auto& generator = known_[own];
+    if (!generator.defined()) generator = generators().at(c10::kPrivateUse1)(own);
+    return generator;
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return getDefaultGenerator(index).clone();
+  }
+
+ private:
+  static const c10::impl::DeviceGuardImplInterface* guard() {
+    return c10::impl::getDeviceGuardImpl(c10::kPrivateUse1);
+  }
+  static c10::Device at(c10::DeviceIndex index) { return {c10::kPrivateUse1, index}; }
+
+  mutable std::mutex mutex_;
+  mutable std::map<c10::DeviceIndex, at::Generator> known_;
+};
+#endif
 
 // Like Tensor::set_data(), whose check does not accept PrivateUse1 as a device with dense tensors.
 void replace_data(const at::Tensor& tensor, const at::Tensor& with) {
@@ -47,6 +91,12 @@ at::Generator default_generator(c10::Device device) {
 
 void set_default_generators(c10::DeviceType type, std::function<at::Generator(int)> of_device) {
   generators()[type] = std::move(of_device);
+#if TROIKA_TORCH_VERSION >= 206
+  if (type != c10::kPrivateUse1) return;
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+  // With a name, LibTorch prefers this device where it is built for CUDA as well.
+  c10::register_privateuse1_backend("privateuseone");
+#endif
 }
 
 void move_module(torch::nn::Module& module, c10::Device device, c10::ScalarType type) {

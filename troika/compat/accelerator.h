@@ -26,7 +26,8 @@ int accelerator_count();
 // no such device.
 at::Generator default_generator(c10::Device device);
 // Tells default_generator() where to find the generators of a device type that LibTorch 1.13 does
-// not support. Call once, before any thread uses default_generator().
+// not support. Call once, before any thread uses default_generator(). From LibTorch 2.6 on, also
+// registers the hooks without which LibTorch refuses to use a device of type PrivateUse1.
 void set_default_generators(c10::DeviceType type, std::function<at::Generator(int)> of_device);
 
 // Like module.to(device, type), but also supports PrivateUse1, to which LibTorch 1.13 does not move
