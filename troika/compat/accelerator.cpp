@@ -24,8 +24,8 @@ std::map<c10::DeviceType, std::function<at::Generator(int)>>& generators() {
 }
 
 #if TROIKA_TORCH_VERSION >= 206
-// What LibTorch asks of a device of type PrivateUse1 besides its guard. LibTorch keeps it until the
-// process ends.
+// The functions that LibTorch needs for a device of type PrivateUse1 besides its guard. LibTorch
+// keeps the object until the process ends.
 class Hooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return true; }

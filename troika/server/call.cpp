@@ -85,8 +85,9 @@ void Handle::wait(Deadline deadline) const {
     throw Error("server", ErrorKind::timeout,
                 {.what = call_->what + " did not finish in time", .got = missing});
   }
-  if (!call_->error.empty()) {
-    throw Error("server", call_->error_kind, {.what = call_->what + " failed: " + call_->error});
+  if (!call_->failure.text.empty()) {
+    throw Error("server", call_->failure.kind,
+                {.what = call_->what + " failed: " + call_->failure.text});
   }
 }
 
@@ -101,7 +102,7 @@ void Handle::then(std::function<void()> listener) const {
 }
 
 std::string Handle::error() const {
-  return call_->error;
+  return call_->failure.text;
 }
 
 std::span<const char> Handle::value_bytes(ValueType type) const {

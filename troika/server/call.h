@@ -57,8 +57,11 @@ struct Call {
   uint64_t pushed_keys = 0;  // for Traffic
   uint64_t left_out = 0;
   bool is_done = false;
-  std::string error = {};
-  ErrorKind error_kind = ErrorKind::failure;
+  // Without a text if the call did not fail.
+  struct Failure {
+    std::string text = {};
+    ErrorKind kind = ErrorKind::failure;
+  } failure;
   std::function<std::string()> missing = {};  // describes the missing answers, for messages
   std::vector<std::function<void()>> listeners = {};
   // The result of a read: the bytes of the values and, for width 0, the number of values of each

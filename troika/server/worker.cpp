@@ -69,8 +69,7 @@ void Worker::follow(const State& state) {
   const auto begun = steps_.follow(state);
   const auto failed = requests_.follow(member_.map(), state.worker, state.committed);
   for (const auto& [request, reason] : failed) {
-    request->call->error = reason;
-    request->call->error_kind = ErrorKind::peer;
+    request->call->failure = {reason, ErrorKind::peer};
     if (--request->call->unanswered == 0) end(request->call);
   }
   if (begun) end(begun);
@@ -79,15 +78,14 @@ void Worker::follow(const State& state) {
 void Worker::fail_all(const std::string& reason) {
   while (!calls_.empty()) {
     const auto call = calls_.begin()->second;
-    call->error = reason;
-    call->error_kind = ErrorKind::peer;
+    call->failure = {reason, ErrorKind::peer};
     end(call);
   }
 }
 
 void Worker::end(const std::shared_ptr<Call>& call) {
   if (call->is_done) return;
-  if (call->error.empty()) call->assemble();
+  if (call->failure.text.empty()) call->assemble();
   calls_.erase(call->timestamp);
   call->requests.clear();
   const bool is_news = call->step >= 0 && steps_.remove_call(call->step);
@@ -101,9 +99,8 @@ void Worker::take_answer(const std::string& peer, std::string message) {
     if (!request || request->call->is_done) return;
     const Answer answer = parse_answer(*request->answer);
     Call& call = *request->call;
-    if (!answer.error.empty() && call.error.empty()) {
-      call.error = answer.error;
-      call.error_kind = ErrorKind::usage;
+    if (!answer.error.empty() && call.failure.text.empty()) {
+      call.failure = {answer.error, ErrorKind::usage};
     }
     if (--call.unanswered == 0) end(request->call);
   } catch (const Error& error) {
@@ -159,7 +156,7 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
   if (filter && filter->needs_values() && reads(operation)) {
     const auto list = std::make_shared<std::vector<Key>>(keys.list.begin(), keys.list.end());
     call->listeners.push_back([filter, list, run = keys.run, call = call.get()] {
-      if (!call->error.empty()) return;
+      if (!call->failure.text.empty()) return;
       filter->saw({.run = run, .keys = *list, .lengths = call->lengths, .values = call->values});
     });
   }
@@ -246,8 +243,7 @@ void Worker::release(const std::shared_ptr<Call>& call) {
   if (call->requests.empty()) return end(call);
   for (const auto& request : call->requests) {
     for (const auto& [failed, reason] : requests_.add(request)) {
-      failed->call->error = reason;
-      failed->call->error_kind = ErrorKind::peer;
+      failed->call->failure = {reason, ErrorKind::peer};
       if (--failed->call->unanswered == 0) end(failed->call);
     }
   }

@@ -10,10 +10,10 @@ double seconds(Clock::duration span) {
 
 }  // namespace
 
-ActionTimes::Span::Span(ActionTimes& times, const layout::Action& action)
+ActionTimes::ActionSpan::ActionSpan(ActionTimes& times, const layout::Action& action)
     : times_(times), action_(action), start_(Clock::now()) {}
 
-ActionTimes::Span::~Span() {
+ActionTimes::ActionSpan::~ActionSpan() {
   const auto end = Clock::now();
   if (layout::is_pass(action_.kind)) times_.passes_ += seconds(end - start_);
   if (!times_.trace_) return;

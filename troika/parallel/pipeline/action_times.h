@@ -19,12 +19,12 @@ class ActionTimes {
   explicit ActionTimes(Trace* trace = nullptr) : trace_(trace) {}
 
   // Records an action from the span's construction to the end of the scope.
-  class [[nodiscard]] Span {
+  class [[nodiscard]] ActionSpan {
    public:
-    Span(ActionTimes& times, const layout::Action& action);
-    ~Span();
-    Span(const Span&) = delete;
-    Span& operator=(const Span&) = delete;
+    ActionSpan(ActionTimes& times, const layout::Action& action);
+    ~ActionSpan();
+    ActionSpan(const ActionSpan&) = delete;
+    ActionSpan& operator=(const ActionSpan&) = delete;
 
    private:
     ActionTimes& times_;

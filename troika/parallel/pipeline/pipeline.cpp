@@ -61,7 +61,6 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   left_out_ = std::make_unique<LeftOut>(*model_, held, options.values);
   own_ = std::make_unique<OwnStages>(*model_, stages_, place_, options, groups);
   schedule_ = layout::complete(schedule_, stages_.skips(), shards_parameters());
-  actions_ = place_.actions(schedule_);
   reducer_ = std::make_unique<OverStages>(*this);
   // Exchanges use groups.data() during backward passes, which not every replica has in each step.
   batch_norms_ = std::make_unique<DeferredBatchNorm>(
@@ -124,7 +123,7 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
   most_active_ = 0;
   // A schedule without some of its micro-batches is still complete and free of deadlock, because
   // the order of the others stays the same on each rank.
-  auto actions = actions_;
+  auto actions = place_.actions(schedule_);
   std::erase_if(actions, [&](const Action& action) {
     return action.micro_batch >= 0 && (action.micro_batch < begin || action.micro_batch >= end);
   });
@@ -162,13 +161,13 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
         run.send(action);
         break;
       case ActionKind::reduce: {
-        const ActionTimes::Span span(times_, action);
+        const ActionTimes::ActionSpan span(times_, action);
         batch_norms_->update();
         own_->finish(action.stage);
         break;
       }
       case ActionKind::gather: {
-        const ActionTimes::Span span(times_, action);
+        const ActionTimes::ActionSpan span(times_, action);
         own_->gather(action.stage);
         break;
       }
@@ -217,7 +216,8 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
   start();
   const at::NoGradGuard no_grad;
   gather_parameters();
-  auto run = make_run(source, *forward_messages_, evaluation_times_);
+  ActionTimes not_recorded;
+  auto run = make_run(source, *forward_messages_, not_recorded);
   for (int first = 0; first < micro_batches; first += options_.micro_batches) {
     // The numbers of the source's micro-batches also decide which replica runs them.
     auto schedule = forward_schedule();
@@ -290,8 +290,8 @@ std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
 }
 
 void Pipeline::step_by(const std::function<void()>& update) {
-  std::deque<ActionTimes::Span> spans;
-  for (const auto& action : actions_) {
+  std::deque<ActionTimes::ActionSpan> spans;
+  for (const auto& action : place_.actions(schedule_)) {
     if (action.kind == ActionKind::step) spans.emplace_back(times_, action);
   }
   // Each exchange updates its own parameters in the module after the single update.

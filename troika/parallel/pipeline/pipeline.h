@@ -104,8 +104,8 @@ class Pipeline : public ParameterStore {
   void spread_parameters() override;
   void gather_parameters() override;
   void synchronize_replicas() override;
-  // Gives every rank all tensors of the model, with their current values. Those of other ranks'
-  // stages are not updated by later steps.
+  // Gives every rank all tensors of the model, with their current values. Later steps
+  // do not update the tensors of other ranks' stages.
   void make_whole();
 
   // A part of the parameters and buffers of this rank's stages: each tensor is in one part.
@@ -147,13 +147,12 @@ class Pipeline : public ParameterStore {
   layout::Schedule schedule_;
   const StagesOfModel stages_;
   const PipelinePlace place_;
-  std::vector<layout::Action> actions_;  // of this rank
   std::unique_ptr<LeftOut> left_out_;
   std::unique_ptr<OwnStages> own_;
   std::unique_ptr<OverStages> reducer_;
   std::unique_ptr<DeferredBatchNorm> batch_norms_;
   std::unique_ptr<StageMessages> messages_, forward_messages_;
-  ActionTimes times_, evaluation_times_;
+  ActionTimes times_;
   size_t most_active_ = 0;
   bool is_running_ = false;  // or has ended with an error
 };

@@ -35,7 +35,7 @@ size_t index_in(const std::vector<std::string>& names, const std::string& name) 
 nn::Tensors PipelineRun::take(Waiting& waiting, const Action& receive, size_t count) {
   const int from = layout::peer_stage(receive);
   if (!parts_.place.is_mine(from)) {
-    const ActionTimes::Span span(parts_.times, receive);
+    const ActionTimes::ActionSpan span(parts_.times, receive);
     return parts_.messages.receive(receive, parts_.place.rank(from, receive.micro_batch), count);
   }
   auto found = waiting.extract({from, receive.stage, receive.micro_batch});
@@ -75,7 +75,7 @@ void PipelineRun::start_autocast(std::optional<nn::Autocast>& autocast) const {
 nn::Tensors PipelineRun::forward(int stage, int micro_batch) {
   auto inputs = this->inputs(stage, micro_batch);
   const Action action{ActionKind::forward, stage, micro_batch};
-  const ActionTimes::Span span(parts_.times, action);
+  const ActionTimes::ActionSpan span(parts_.times, action);
   return run_blocks(stage, micro_batch, std::move(inputs));
 }
 
@@ -107,7 +107,7 @@ at::Tensor PipelineRun::forward_with_loss(int micro_batch) {
   const int stage = static_cast<int>(parts_.stages.size()) - 1;
   auto inputs = this->inputs(stage, micro_batch);
   const Action action{ActionKind::forward, stage, micro_batch};
-  const ActionTimes::Span span(parts_.times, action);
+  const ActionTimes::ActionSpan span(parts_.times, action);
   // Autocast also covers the loss, so that weights are cast only once.
   std::optional<nn::Autocast> autocast;
   start_autocast(autocast);
@@ -143,7 +143,7 @@ void PipelineRun::backward(const Action& action, bool splits) {
   const int stage = action.stage, micro_batch = action.micro_batch;
   auto& passes = parts_.passes(stage);
   const auto gradients = is_last(stage) ? nn::Tensors{} : output_gradients(stage, micro_batch);
-  const ActionTimes::Span span(parts_.times, action);
+  const ActionTimes::ActionSpan span(parts_.times, action);
   const DrawsOfMicroBatch draws(parts_.source, micro_batch);
   const auto of_inputs = splits ? passes.backward_input(micro_batch, gradients)
                                 : passes.backward(micro_batch, gradients);
@@ -156,7 +156,7 @@ void PipelineRun::backward(const Action& action, bool splits) {
 }
 
 void PipelineRun::backward_weight(const Action& action) {
-  const ActionTimes::Span span(parts_.times, action);
+  const ActionTimes::ActionSpan span(parts_.times, action);
   const DrawsOfMicroBatch draws(parts_.source, action.micro_batch);
   parts_.passes(action.stage).backward_weight(action.micro_batch);
 }
@@ -166,7 +166,7 @@ void PipelineRun::send(const Action& action) {
   auto& waiting = action.kind == ActionKind::send_activation ? activations_ : gradients_;
   const auto found = waiting.extract({action.stage, to, action.micro_batch});
   if (found.empty()) return;  // no tensor goes between these stages
-  const ActionTimes::Span span(parts_.times, action);
+  const ActionTimes::ActionSpan span(parts_.times, action);
   parts_.messages.send(action, parts_.place.rank(to, action.micro_batch), found.mapped());
 }
 

@@ -1,13 +1,14 @@
 // Records the memory of parts of a pass.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "troika/base/memory.h"
-#include "troika/compat/torch.h"
 #include "troika/train/memory/pass_memory.h"
 
 namespace troika::train {

@@ -14,7 +14,7 @@ namespace troika::train {
 layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks);
 
 // Throws Error(usage) if the plan is no pipeline but options of pipelines are set, which it would
-// ignore. `strategy` is trainer.strategy.
+// ignore. `strategy` is the strategy's name.
 void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOptions& options,
                                      const char* strategy);
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "troika/layout/profile.h"
-#include "troika/train/profile/block_times.h"
+#include "troika/train/engine/block_times.h"
 
 namespace troika::train {
 

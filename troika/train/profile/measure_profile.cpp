@@ -27,7 +27,7 @@
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/profile/block_memory.h"
-#include "troika/train/profile/block_times.h"
+#include "troika/train/engine/block_times.h"
 #include "troika/train/profile/like_device.h"
 #include "troika/train/profile/link_times.h"
 #include "troika/train/profile/robust_spread.h"

@@ -4,12 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
 
 #include "troika/base/benchmark_record.h"
-#include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
@@ -19,13 +17,10 @@
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/nn/state.h"
-#include "troika/parallel/pipeline/stage_module.h"
-#include "troika/parallel/pipeline/stage_passes.h"
-#include "troika/parallel/pipeline/stages.h"
 #include "troika/plan/automatic.h"
+#include "troika/train/engine/block_times.h"
 #include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/engine/placement.h"
-#include "troika/train/engine/stage_trial.h"
 #include "troika/train/memory/predicted_cut.h"
 #include "troika/train/task/task.h"
 #include "troika/train/tuning/tuning_file.h"
@@ -35,6 +30,7 @@ namespace troika::train {
 namespace {
 
 using layout::Axis;
+using layout::StageTimes;
 
 constexpr int kMeasurements = 3;
 constexpr double kMicro = 1e-6;
@@ -46,35 +42,7 @@ data::Batch first_batch(const RunStart& run) {
   return run.dataset.load(indices, {});
 }
 
-// Runs one block once. `keeps`: its outputs become inputs of later blocks.
-BlockTimes time_block(StageTrial& trial, const nn::Model& model,
-                      const parallel::StagesOfModel& blocks, int index, bool keeps) {
-  const auto inputs = trial.inputs(index);
-  const bool splits = parallel::can_split_backward(model, blocks[index]);
-  parallel::StagePasses passes(model, blocks[index]);
-  BlockTimes times;
-  const Stopwatch forward;
-  const auto outputs = trial.forward(passes, index, inputs);
-  times.forward = forward.seconds();
-  const auto gradients = trial.gradients(passes, index, outputs);
-  if (keeps) trial.keep(index, outputs);
-  const nn::KeyedDraws draws(trial.keys());
-  const Stopwatch input_part;
-  if (!splits) {
-    passes.backward(0, gradients);
-    // Whole backward passes count in halves.
-    times.backward_input = times.backward_weight = input_part.seconds() / 2;
-    return times;
-  }
-  passes.backward_input(0, gradients);
-  times.backward_input = input_part.seconds();
-  const Stopwatch weight_part;
-  passes.backward_weight(0);
-  times.backward_weight = weight_part.seconds();
-  return times;
-}
-
-std::string text_of(const std::vector<BlockTimes>& times) {
+std::string text_of(const std::vector<StageTimes>& times) {
   std::vector<std::string> texts;
   for (const auto& one : times) {
     texts.push_back(fmt::format("{:.1f} {:.1f} {:.1f}", one.forward / kMicro,
@@ -84,8 +52,8 @@ std::string text_of(const std::vector<BlockTimes>& times) {
 }
 
 // Returns nothing for text that text_of() did not write, or for another number of blocks.
-std::optional<std::vector<BlockTimes>> parse_times(const std::string& text, size_t blocks) {
-  std::vector<BlockTimes> result;
+std::optional<std::vector<StageTimes>> parse_times(const std::string& text, size_t blocks) {
+  std::vector<StageTimes> result;
   for (const auto& block : split(text, ';')) {
     std::vector<double> numbers;
     for (const auto& word : split(std::string(trim(block)), ' ')) {
@@ -94,7 +62,8 @@ std::optional<std::vector<BlockTimes>> parse_times(const std::string& text, size
       numbers.push_back(*number * kMicro);
     }
     if (numbers.size() != 3) return {};
-    result.push_back({numbers[0], numbers[1], numbers[2]});
+    result.push_back(
+        {.forward = numbers[0], .backward_input = numbers[1], .backward_weight = numbers[2]});
   }
   if (result.size() != blocks) return {};
   return result;
@@ -102,7 +71,7 @@ std::optional<std::vector<BlockTimes>> parse_times(const std::string& text, size
 
 // Takes times from the user's file, or measures and stores them. Passes them through their text
 // form, so that later runs decide by the same numbers.
-std::vector<BlockTimes> block_times(const RunStart& run, Task& task) {
+std::vector<StageTimes> block_times(const RunStart& run, Task& task) {
   const auto& model = run.options.model;
   const auto file = model.name.empty() ? TuningFile({}) : TuningFile::of_user();
   const auto batch = first_batch(run);
@@ -134,16 +103,16 @@ void tell(const RunStart& run, const std::string& text) {
   if (run.group.rank() == 0 && run.options.trainer.enable_model_summary) log::info("{}", text);
 }
 
-std::string cut_by_time(const std::vector<BlockTimes>& times, const nn::Model& model, int stages) {
+std::string cut_by_time(const std::vector<StageTimes>& times, const nn::Model& model, int stages) {
   std::vector<double> costs;
   std::vector<std::string> names;
-  for (const auto& one : times) costs.push_back(one.sum());
+  for (const auto& one : times) costs.push_back(one.forward + one.backward());
   for (const auto& block : model.blocks()) names.push_back(block.name);
   return layout::cut_text(layout::balanced_cut(costs, stages), names);
 }
 
 // Returns the ends of the plan's stages, or of `stages` stages by times without a cut.
-layout::StageEnds ends_of(const layout::Plan& plan, const std::vector<BlockTimes>& times,
+layout::StageEnds ends_of(const layout::Plan& plan, const std::vector<StageTimes>& times,
                           const nn::Model& model, int stages) {
   std::vector<std::string> names;
   for (const auto& block : model.blocks()) names.push_back(block.name);
@@ -151,10 +120,10 @@ layout::StageEnds ends_of(const layout::Plan& plan, const std::vector<BlockTimes
 }
 
 // Returns the times of each rank's share of the model for one micro-batch.
-std::vector<layout::StageTimes> times_of_ranks(const layout::StageEnds& ends,
-                                               const std::vector<BlockTimes>& times, int ranks) {
-  std::vector<layout::StageTimes> result(static_cast<size_t>(ranks),
-                                         {.forward = 0, .backward_input = 0, .backward_weight = 0});
+std::vector<StageTimes> times_of_ranks(const layout::StageEnds& ends,
+                                       const std::vector<StageTimes>& times, int ranks) {
+  std::vector<StageTimes> result(static_cast<size_t>(ranks),
+                                 {.forward = 0, .backward_input = 0, .backward_weight = 0});
   const int chunks = static_cast<int>(ends.size()) / ranks;
   size_t block = 0;
   for (size_t s = 0; s < ends.size(); ++s) {
@@ -203,7 +172,7 @@ std::string actions_of_checkpoint(const RunStart& run, const layout::Plan& plan)
 }
 
 void choose_schedule(layout::Plan& plan, const RunStart& run, const nn::Model& model,
-                     const std::vector<BlockTimes>& times) {
+                     const std::vector<StageTimes>& times) {
   const int ranks = plan.mesh.size(Axis::pipeline);
   plan.schedule = layout::kCustomSchedule;
   plan.actions = actions_of_checkpoint(run, plan);
@@ -253,42 +222,42 @@ bool is_cut_by_times(const TrainOptions& options, const layout::Plan& plan) {
           (plan.cut.empty() && options.trainer.plan.empty() && options.pipeline.cut_by == "time"));
 }
 
-std::vector<BlockTimes> measure_block_times(const RunStart& run, Task& task) {
+std::vector<StageTimes> measure_block_times(const RunStart& run, Task& task) {
   task.make_values();
   const auto placement = Placement::of(run.options, run.group);
   placement.place(task.module());
-  task.module().train();
-  const auto& model = task.blocks();
-  layout::StageEnds each(model.blocks().size());
-  std::iota(each.begin(), each.end(), 1);
-  const parallel::StagesOfModel blocks(model, each);
-  StageTrial trial(task, placement.precision, blocks, placement.place(first_batch(run)));
-  const auto seconds = at::empty({static_cast<int64_t>(each.size()), 3}, at::kDouble);
-  for (size_t i = 0; i < each.size(); ++i) {
-    constexpr double kNever = std::numeric_limits<double>::infinity();
-    BlockTimes least{kNever, kNever, kNever};
-    for (int round = 0; round <= kMeasurements; ++round) {
-      const auto times = time_block(trial, model, blocks, static_cast<int>(i), round == 0);
-      if (round == 0) continue;
-      least.forward = std::min(least.forward, times.forward);
-      least.backward_input = std::min(least.backward_input, times.backward_input);
-      least.backward_weight = std::min(least.backward_weight, times.backward_weight);
-    }
-    const auto row = seconds[static_cast<int64_t>(i)];
-    row[0] = least.forward;
-    row[1] = least.backward_input;
-    row[2] = least.backward_weight;
+  const auto buffers = task.module().buffers();
+  std::vector<at::Tensor> before;
+  for (const auto& buffer : buffers) before.push_back(buffer.clone());
+  const auto batch = placement.place(first_batch(run));
+  BlockTimes times(task, placement, batch, run.group);
+  times.run(/*splits=*/true);
+  times.forget();
+  for (int round = 0; round < kMeasurements; ++round) {
+    times.run(/*splits=*/false);
+    times.run(/*splits=*/true);
   }
-  for (auto& [name, parameter] : nn::trained_parameters(task.module())) {
-    parameter.mutable_grad().reset();
+  {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(before[i]);
+  }
+  const auto blocks = static_cast<int64_t>(times.seconds().size());
+  const auto seconds = at::empty({blocks, 3}, at::kDouble);
+  for (int64_t i = 0; i < blocks; ++i) {
+    const auto& of_block = times.seconds()[static_cast<size_t>(i)];
+    const auto row = seconds[i];
+    row[0] = std::ranges::min(of_block.forward);
+    row[1] = std::ranges::min(of_block.backward_input);
+    row[2] = std::ranges::min(of_block.backward_weight);
   }
   run.group.all_reduce(seconds, comm::ReduceOp::sum, {.label = "times of blocks"});
-  std::vector<BlockTimes> result;
+  std::vector<StageTimes> result;
   const auto* numbers = seconds.data_ptr<double>();
   const double ranks = run.group.size();
-  for (size_t i = 0; i < each.size(); ++i) {
-    result.push_back(
-        {numbers[3 * i] / ranks, numbers[3 * i + 1] / ranks, numbers[3 * i + 2] / ranks});
+  for (int64_t i = 0; i < blocks; ++i) {
+    result.push_back({.forward = numbers[3 * i] / ranks,
+                      .backward_input = numbers[3 * i + 1] / ranks,
+                      .backward_weight = numbers[3 * i + 2] / ranks});
   }
   return result;
 }
@@ -296,7 +265,7 @@ std::vector<BlockTimes> measure_block_times(const RunStart& run, Task& task) {
 layout::Plan tuned_pipeline(layout::Plan plan, const RunStart& run, Task& task) {
   if (!is_pipeline(plan) || !task.has_blocks()) return plan;
   const auto& model = task.blocks();
-  std::vector<BlockTimes> times;
+  std::vector<StageTimes> times;
   if (is_cut_by_times(run.options, plan)) times = block_times(run, task);
   if (plan.schedule == layout::kAutomaticSchedule) choose_schedule(plan, run, model, times);
   if (!plan.cut.empty() || !run.options.trainer.plan.empty()) return plan;

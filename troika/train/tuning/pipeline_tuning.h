@@ -5,24 +5,18 @@
 #include <vector>
 
 #include "troika/layout/plan.h"
+#include "troika/layout/schedules/replay.h"
 #include "troika/train/tuning/start.h"
 
 namespace troika::train {
 
 class Task;
 
-// Seconds of one block's passes on a micro-batch.
-struct BlockTimes {
-  double forward = 0, backward_input = 0, backward_weight = 0;
-
-  double sum() const { return forward + backward_input + backward_weight; }
-};
-
-// Runs each block of the task's model forward and backward on copies of a micro-batch, once to warm
-// up and then three times, while the other ranks do the same; takes the minimum on each rank and
-// the mean over the ranks, so that all get the same times. Leaves parameters and buffers as they
-// are, and gradients undefined. Called by all ranks; blocks.
-std::vector<BlockTimes> measure_block_times(const RunStart& run, Task& task);
+// Returns the seconds of each block's passes on a micro-batch. Runs micro-batches through the
+// blocks (BlockTimes), once to warm up and then three times, while the other ranks do the same;
+// takes the minimum on each rank and the mean over the ranks, so that all get the same times.
+// Leaves parameters and buffers as they are, and gradients undefined. Called by all ranks; blocks.
+std::vector<layout::StageTimes> measure_block_times(const RunStart& run, Task& task);
 
 // Returns the plan with the choices that depend on the model: the cut that pipeline.cut_by asks
 // for, and the actions of schedule `auto` (plan/automatic.h). Times are measured now or, for a

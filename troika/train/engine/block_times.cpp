@@ -1,4 +1,4 @@
-#include "troika/train/profile/block_times.h"
+#include "troika/train/engine/block_times.h"
 
 #include <functional>
 #include <numeric>
@@ -78,7 +78,7 @@ struct BlockTimes::Parts {
     return parallel::PipelineRun(
         {task.blocks(), stages, place, messages,
          [this](int stage) -> parallel::StagePasses& { return passes[static_cast<size_t>(stage)]; },
-         source, placement.precision, placement.device.type()});
+         source, placement.precision, placement.device.type(), times});
   }
   // Blocks until the device has done all that was queued.
   void wait_for_device() {
@@ -94,6 +94,7 @@ struct BlockTimes::Parts {
   std::vector<parallel::StagePasses> passes;
   std::vector<BlockSeconds> seconds;
   const at::Tensor marker;
+  parallel::ActionTimes times;
 
   // Calls `note(pass, block)` after each pass, with the kind of the pass.
   void run_micro_batch(bool splits, const std::function<void(layout::ActionKind, size_t)>& note) {
@@ -109,10 +110,11 @@ struct BlockTimes::Parts {
       note(ActionKind::forward, static_cast<size_t>(stage));
     }
     for (int stage = last; stage >= 0; --stage) {
-      run.backward(stage, 0, splits);
-      note(splits ? ActionKind::backward_input : ActionKind::backward, static_cast<size_t>(stage));
+      const auto kind = splits ? ActionKind::backward_input : ActionKind::backward;
+      run.backward({kind, stage, 0}, splits);
+      note(kind, static_cast<size_t>(stage));
       if (!splits) continue;
-      run.backward_weight(stage, 0);
+      run.backward_weight({ActionKind::backward_weight, stage, 0});
       note(ActionKind::backward_weight, static_cast<size_t>(stage));
     }
     task.module().zero_grad(/*set_to_none=*/true);
