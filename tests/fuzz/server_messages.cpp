@@ -57,9 +57,12 @@ const std::vector<Table>& tables() {
 }
 
 std::shared_ptr<const RingMap> map_with_master(const std::string& master) {
-  RingMap map{.generation = 3};
+  RingMap map;
+  map.generation = 3;
   for (const auto& table : tables()) map.tables.push_back(table.spec);
-  map.ranges.resize(kRanges, {.holders = {master, master == "s0" ? "s1" : "s0"}});
+  RangeHolders range;
+  range.holders = {master, master == "s0" ? "s1" : "s0"};
+  map.ranges.resize(kRanges, range);
   map.workers = {{1, "w0"}, {2, "w1"}};
   map.departed = {{7, 2}};
   return std::make_shared<const RingMap>(map);

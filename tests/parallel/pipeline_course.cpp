@@ -150,7 +150,7 @@ CaseBatches::CaseBatches(const PipelineCase& of, int micro_batches)
   if (of.captions.defined()) captions_ = of.captions.tensor_split(micro_batches);
   int64_t next = of.first_sample;
   for (const auto& part : inputs_) {
-    nn::SampleKeys keys{.seed = 5};
+    nn::SampleKeys keys{.seed = 5, .samples = {}};
     for (int64_t i = 0; i < part.size(0); ++i) keys.samples.push_back(next++);
     keys_.push_back(std::make_shared<const nn::SampleKeys>(std::move(keys)));
   }

@@ -229,7 +229,9 @@ TEST(RunSimulator, CountsMessagesOnTop) {
     run.stages[0].output_bytes = 10;
     const auto with = simulate_run(run);
     // Four activations and the gradient that 2B0 takes.
-    if (name == layout::kCustomSchedule) EXPECT_EQ(with.ranks[1].peak_bytes, 4 * 100 + 10);
+    if (name == layout::kCustomSchedule) {
+      EXPECT_EQ(with.ranks[1].peak_bytes, 4 * 100 + 10);
+    }
     for (size_t rank = 0; rank < 2; ++rank) {
       EXPECT_GE(with.ranks[rank].peak_bytes, without.ranks[rank].peak_bytes) << name;
       EXPECT_LE(with.ranks[rank].peak_bytes, without.ranks[rank].peak_bytes + 8 * 2 * 10) << name;

@@ -10,6 +10,7 @@
 #include "tests/pretend_device/pretend_device.h"
 #include "troika/comm/edge.h"
 #include "troika/comm/local/local.h"
+#include "troika/comm/messages/group_impl.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/hook_thread.h"
 

@@ -50,7 +50,9 @@ TEST(PretendReplicas, GiveTheGradientsOfOneModuleWithoutAWaitOfTheHost) {
     reset_counts();
     replicated.loss(batch).backward();
     // The first step moves the second replica to its device.
-    if (step > 0) EXPECT_EQ(counts().host_waits, 0);
+    if (step > 0) {
+      EXPECT_EQ(counts().host_waits, 0);
+    }
   }
   EXPECT_EQ(nets[1]->weight.device(), device(1));
   EXPECT_TRUE(nets[0]->weight.grad().cpu().allclose(alone->weight.grad(), 1e-6, 1e-6));

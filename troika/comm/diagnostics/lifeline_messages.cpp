@@ -44,7 +44,7 @@ struct MessageQuestion {
 struct MessageAnswer {
   std::string state;         // of the message, at its other end; empty at other ranks
   int waits_for = kAnyRank;  // the peer of the message that this rank waits for in the group
-  std::string doing;         // in words, if the rank does not wait for a certain peer
+  std::string doing = {};    // in words, if the rank does not wait for a certain peer
 
   std::string text() const {
     // Labels may contain bytes that are not UTF-8.
