@@ -25,7 +25,8 @@ at::Tensor placeholder(const at::Tensor& like) {
 }  // namespace
 
 bool is_left_out(const at::Tensor& tensor) {
-  return tensor.numel() > 1 && tensor.storage().nbytes() == static_cast<size_t>(tensor.element_size());
+  return tensor.numel() > 1 &&
+         tensor.storage().nbytes() == static_cast<size_t>(tensor.element_size());
 }
 
 bool lacks_tensors(const torch::nn::Module& module) {
