@@ -112,7 +112,7 @@ TEST(BlockWrapper, BlocksAreAddedBefore) {
   {
     const auto gather = net.wrap(2);
     EXPECT_ERROR(net.model->add_block({"late", {}, {}, block}), ErrorKind::usage,
-                 "[nn] block late comes to a model whose blocks have a wrapper (add all blocks "
+                 "[nn] block late was added to a model whose blocks have a wrapper (add all blocks "
                  "before recomputation, sharding and offloading)");
   }
   net.model->add_block({"late", {}, {}, block});

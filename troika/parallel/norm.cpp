@@ -13,7 +13,7 @@ namespace {
 // change the bits.
 constexpr int64_t kPieceOfNorm = 1 << 14;
 
-double sum_of_squares(const at::Tensor& flat) {
+double sum_of_flat(const at::Tensor& flat) {
   const int64_t piece = flat.device().is_cpu() ? kPieceOfNorm : std::max<int64_t>(1, flat.numel());
   double sum = 0;
   for (int64_t at = 0; at < flat.numel(); at += piece) {
@@ -28,7 +28,7 @@ double sum_of_squares(const at::Tensor& flat) {
 double sum_of_squares(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   double sum = 0;
-  for (const auto& tensor : tensors) sum += sum_of_squares(tensor.detach().reshape({-1}));
+  for (const auto& tensor : tensors) sum += sum_of_flat(tensor.detach().reshape({-1}));
   return sum;
 }
 

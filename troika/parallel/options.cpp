@@ -122,7 +122,7 @@ void add_options(config::Table& table, PipelineSection& options) {
             "(docs/pipelines.md); empty: stages chosen by pipeline.cut_by");
   table.add("pipeline.cut_by", &options.cut_by,
             "pipelines without pipeline.cut: the quantity that is about equal for all stages; "
-            "time: measured at the start of a run",
+            "time: measured at the start of a run; schedule auto always cuts by time",
             one_of({"parameters", "time", "flops", "bytes"}));
   table.add("pipeline.activations", &options.activations,
             "schedule auto: number of micro-batches whose activations a rank may keep at a time; "

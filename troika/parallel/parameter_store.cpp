@@ -37,10 +37,14 @@ std::vector<at::Tensor> ParameterStore::gradients() const {
   return result;
 }
 
-double ParameterStore::clip_grad_norm(double max_norm) {
+double ParameterStore::squares_of_gradients() const {
   const auto sum = at::full({1}, sum_of_squares(counted_gradients()), at::kDouble);
   reducer().sum(sum, "norm of gradients");
-  const double norm = std::sqrt(sum.item<double>());
+  return sum.item<double>();
+}
+
+double ParameterStore::clip_grad_norm(double max_norm) {
+  const double norm = std::sqrt(squares_of_gradients());
   clip_to(gradients(), norm, max_norm);
   return norm;
 }

@@ -75,6 +75,10 @@ class ParameterStore {
   // is at most `max_norm`. Call it between finish_backward() and step(). Returns the norm before
   // scaling; gradients stay unchanged if it is not finite. Blocks.
   double clip_grad_norm(double max_norm);
+
+ protected:
+  // Returns the sum of the squares of the whole model's gradients. Blocks.
+  virtual double squares_of_gradients() const;
 };
 
 }  // namespace troika::parallel

@@ -160,7 +160,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
     auto plan = runnable_plan(options_, group_, task);
-    require_batch(options_, plan.mesh.replicas(0), training.size());
+    require_batch(options_, plan.mesh.sample_shares(), training.size());
     // The memory of stages that are cut by times is predicted when these are known.
     const bool is_cut_later = is_cut_by_times(options_, plan);
     plan = tuned_pipeline(plan, {options_, training, group_, folder()}, task);

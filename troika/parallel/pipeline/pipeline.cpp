@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -12,6 +14,7 @@
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/norm.h"
 #include "troika/parallel/pipeline/own_stages.h"
 #include "troika/parallel/pipeline/pipeline_run.h"
 #include "troika/parallel/pipeline/split_batch.h"
@@ -26,7 +29,23 @@ using layout::ActionKind;
 // Replicas hold the same numbers, so only the first of them counts.
 class Pipeline::OverStages : public GroupReducer {
  public:
-  OverStages(const Pipeline& pipeline) : pipeline_(pipeline) {}
+  explicit OverStages(const Pipeline& pipeline) : pipeline_(pipeline) {
+    for (const auto& entry : pipeline.model_->named_parameters()) {
+      indices_.emplace(entry.key(), static_cast<int64_t>(indices_.size()));
+    }
+  }
+
+  double squares_of_gradients() const {
+    const auto squares = at::zeros({static_cast<int64_t>(indices_.size())}, at::kDouble);
+    auto* of_parameters = squares.data_ptr<double>();
+    for (const auto& parameter : pipeline_.parameters()) {
+      const auto& gradient = parameter.tensor.grad();
+      if (!gradient.defined() || !pipeline_.counts(parameter.name)) continue;
+      of_parameters[indices_.at(parameter.name)] += sum_of_squares({gradient});
+    }
+    sum(squares, "norm of gradients");
+    return std::accumulate(of_parameters, of_parameters + indices_.size(), 0.0);
+  }
 
   void sum(const at::Tensor& numbers, std::string_view label) const override {
     inner().sum(numbers, label);
@@ -42,6 +61,7 @@ class Pipeline::OverStages : public GroupReducer {
   const GroupReducer& inner() const { return pipeline_.own_->any_exchange().reducer(); }
 
   const Pipeline& pipeline_;
+  std::map<std::string, int64_t> indices_;  // of the model's parameters
 };
 
 Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& groups,
@@ -255,6 +275,10 @@ std::vector<at::Tensor> Pipeline::gradients() const {
   return result;
 }
 
+double Pipeline::squares_of_gradients() const {
+  return reducer_->squares_of_gradients();
+}
+
 std::vector<at::Tensor> Pipeline::counted_gradients() const {
   if (borrowed().empty()) return gradients();
   std::vector<at::Tensor> result;
@@ -290,8 +314,9 @@ std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
 }
 
 void Pipeline::step_by(const std::function<void()>& update) {
+  const auto actions = place_.actions(schedule_);  // spans refer to them
   std::deque<ActionTimes::ActionSpan> spans;
-  for (const auto& action : place_.actions(schedule_)) {
+  for (const auto& action : actions) {
     if (action.kind == ActionKind::step) spans.emplace_back(times_, action);
   }
   // Each exchange updates its own parameters in the module after the single update.

@@ -129,6 +129,10 @@ class Pipeline : public ParameterStore {
   // The times of the last run().
   const ActionTimes& times() const { return times_; }
 
+ protected:
+  // Adds in the order of the model's parameters, so the cut does not change bits.
+  double squares_of_gradients() const override;
+
  private:
   class OverStages;
 

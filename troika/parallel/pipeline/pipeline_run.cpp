@@ -52,7 +52,8 @@ nn::Tensors PipelineRun::inputs(int stage, int micro_batch) {
       given[input.from] = parts_.source.inputs(micro_batch);
       continue;
     }
-    const Action receive{ActionKind::receive_activation, stage, micro_batch, input.from};
+    const Action receive{ActionKind::receive_activation, stage, micro_batch,
+                         input.from + 1 == stage ? -1 : input.from};
     given[input.from] =
         take(activations_, receive, parts_.stages.message(input.from, stage).size());
   }
@@ -129,7 +130,8 @@ nn::Tensors PipelineRun::output_gradients(int stage, int micro_batch) {
       if (input.is_trained && differentiable[output]) outputs.push_back(output);
     }
     if (outputs.empty()) continue;
-    const Action receive{ActionKind::receive_gradient, stage, micro_batch, from};
+    const Action receive{ActionKind::receive_gradient, stage, micro_batch,
+                         from == stage + 1 ? -1 : from};
     const auto gradients = take(gradients_, receive, outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       auto& sum = sums[outputs[i]];

@@ -33,9 +33,10 @@ int64_t largest_batch(MemoryPredictor& predictor, MemoryChoice choice, double by
   return found;
 }
 
-std::string batch_option(const TrainOptions& options, int64_t batch, int ranks) {
+// `batch` is that of each of `shares` replicas.
+std::string batch_option(const TrainOptions& options, int64_t batch, int shares) {
   if (options.data.global_batch_size == 0) return fmt::format("--data.batch_size={}", batch);
-  return fmt::format("--data.global_batch_size={}", batch * ranks);
+  return fmt::format("--data.global_batch_size={}", batch * shares);
 }
 
 // Returns the choice with the least memory on `machines` times the nodes and ranks of `configured`,
@@ -91,7 +92,8 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
   const int ranks = configured.ranks;
   const auto with_batch = [&](const MemoryChoice& choice) {
     const int64_t batch = largest_batch(predictor, choice, bytes);
-    return batch == 0 ? "" : batch_option(options, batch, ranks);
+    return batch == 0 ? ""
+                      : batch_option(options, batch, predictor.plan(choice).mesh.sample_shares());
   };
   if (const auto option = with_batch(configured); !option.empty()) {
     remedies.push_back(option + " is the largest batch that fits");
@@ -114,9 +116,10 @@ std::string remedy(MemoryPredictor& predictor, const TrainOptions& options,
     }
     const auto& there = *found;
     if (there.process() <= bytes) {
-      return fmt::format("on {} ranks, {} {} takes {}", there.choice.ranks,
-                         options_of(there.choice), batch_option(options, 1, there.choice.ranks),
-                         human_bytes(there.process()));
+      return fmt::format(
+          "on {} ranks, {} {} takes {}", there.choice.ranks, options_of(there.choice),
+          batch_option(options, 1, predictor.plan(there.choice).mesh.sample_shares()),
+          human_bytes(there.process()));
     }
     if (machines < most) continue;
     return fmt::format(

@@ -34,6 +34,7 @@ void require_searchable(const layout::Plan& plan) {
   if (plan.compression.codec != "none") got = "ddp.hook " + plan.compression.codec;
   if (!plan.offload_activations.empty()) got = "offload.activations";
   if (!plan.offload_optimizer.empty()) got = "offload.optimizer";
+  if (plan.sums_micro_batches && plan.micro_batches > 1) got = "a sum over micro-batches";
   if (got.empty()) return;
   throw Error("train", ErrorKind::usage,
               {.what = "a feature that the search for a plan does not know",
@@ -181,11 +182,18 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
     problem.profiles.push_back(
         measure_profile(plain, dataset, group, {.micro_batch = size, .seconds = seconds}));
   }
-  problem.allows = [ranks](const StepSettings& settings, bool is_uneven) {
+  const bool needs_one_stage = options.trainer.sync_batchnorm || options.swa.swa_lrs > 0;
+  problem.allows = [ranks, needs_one_stage](const StepSettings& settings, bool is_uneven) {
+    if (needs_one_stage && settings.family != plan::StepFamily::one_stage) return false;
+    // A tied parameter could not be sharded over different numbers of replicas.
+    if (is_uneven && settings.zero_stage > 0) return false;
     return can_be_run(settings, is_uneven, ranks);
   };
   plain.trainer.plan.clear();
+  plain.trainer.strategy = TrainOptions().trainer.strategy;
   plain.mesh = {};
+  plain.zero = {};
+  plain.pipeline = {};
   const auto memory =
       std::make_shared<const OneStageMemory>(plain, dataset, problem.profiles, samples, group);
   problem.one_stage_bytes = [memory](const StepSettings& settings) { return (*memory)(settings); };
@@ -216,7 +224,6 @@ TrainOptions with_found_plan(TrainOptions options, const AutomaticPlan& automati
   plan.exchange.find_unused_parameters = configured.exchange.find_unused_parameters;
   plan.exchange.static_graph = configured.exchange.static_graph;
   plan.exchange.broadcast_buffers = configured.exchange.broadcast_buffers;
-  plan.sums_micro_batches = configured.sums_micro_batches;
   const auto& profile = automatic.model.problem().profiles[chosen.settings.profile];
   options.data.global_batch_size =
       static_cast<int64_t>(profile.micro_batch) * plan.mesh.sample_shares();

@@ -17,6 +17,7 @@
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/pipeline/stages.h"
 #include "troika/plan/automatic.h"
 #include "troika/train/engine/block_times.h"
 #include "troika/train/engine/pipeline_plan.h"
@@ -79,11 +80,14 @@ std::vector<StageTimes> block_times(const RunStart& run, Task& task) {
   for (const auto& [name, tensor] : batch.tensors()) {
     shapes += fmt::format(" {}", fmt::join(tensor.sizes(), "x"));
   }
-  int64_t elements = nn::parameter_count(task.module());
+  const int64_t elements = nn::parameter_count(task.module());
+  const auto& trainer = run.options.trainer;
   const TuningQuestion question{
-      .what = fmt::format("passes of the blocks of {}, {} parameters, batch{}, {}, {} ranks",
-                          model.name, elements, shapes, run.options.trainer.precision,
-                          run.group.size()),
+      .what = fmt::format(
+          "passes of the blocks of {}, {} parameters, batch{}, {}, {} ranks, {}, {}, {}",
+          model.name, elements, shapes, trainer.precision, run.group.size(),
+          c10::DeviceTypeName(Placement::of(run.options, run.group).device.type(), true),
+          trainer.memory_format, trainer.weight_layout),
       .cpu = cpu_model(),
       .libtorch = compat::torch_version(),
       .threads = at::get_num_threads()};
@@ -103,6 +107,12 @@ void tell(const RunStart& run, const std::string& text) {
   if (run.group.rank() == 0 && run.options.trainer.enable_model_summary) log::info("{}", text);
 }
 
+// Schedule `auto` needs times, so it cuts by them, too.
+bool is_cut_by_time(const TrainOptions& options, const layout::Plan& plan) {
+  return plan.cut.empty() && (plan.schedule == layout::kAutomaticSchedule ||
+                              (options.trainer.plan.empty() && options.pipeline.cut_by == "time"));
+}
+
 std::string cut_by_time(const std::vector<StageTimes>& times, const nn::Model& model, int stages) {
   std::vector<double> costs;
   std::vector<std::string> names;
@@ -119,9 +129,11 @@ layout::StageEnds ends_of(const layout::Plan& plan, const std::vector<StageTimes
   return layout::parse_cut(plan.cut.empty() ? cut_by_time(times, model, stages) : plan.cut, names);
 }
 
-// Returns the times of each rank's share of the model for one micro-batch.
-std::vector<StageTimes> times_of_ranks(const layout::StageEnds& ends,
+// Returns the times of each rank's stages for one micro-batch. A stage whose backward pass does not
+// split computes all of it in the part for the inputs.
+std::vector<StageTimes> times_of_ranks(const nn::Model& model, const layout::StageEnds& ends,
                                        const std::vector<StageTimes>& times, int ranks) {
+  const parallel::StagesOfModel stages(model, ends);
   std::vector<StageTimes> result(static_cast<size_t>(ranks),
                                  {.forward = 0, .backward_input = 0, .backward_weight = 0});
   const int chunks = static_cast<int>(ends.size()) / ranks;
@@ -132,10 +144,11 @@ std::vector<StageTimes> times_of_ranks(const layout::StageEnds& ends,
                          ? 2 * ranks - 1 - static_cast<int>(s)
                          : static_cast<int>(s) % ranks;
     auto& own = result[static_cast<size_t>(rank)];
+    const bool splits = parallel::can_split_backward(model, stages[static_cast<int>(s)]);
     for (; block < ends[s]; ++block) {
       own.forward += times[block].forward;
       own.backward_input += times[block].backward_input;
-      own.backward_weight += times[block].backward_weight;
+      (splits ? own.backward_weight : own.backward_input) += times[block].backward_weight;
     }
   }
   // An empty stage still has passes, which take no time that matters.
@@ -181,8 +194,10 @@ void choose_schedule(layout::Plan& plan, const RunStart& run, const nn::Model& m
     return;
   }
   const auto ends = ends_of(plan, times, model, ranks);
-  const auto of_ranks = times_of_ranks(ends, times, ranks);
-  const int chunks = plan.cut.empty() ? 0 : static_cast<int>(ends.size()) / ranks;
+  const auto of_ranks = times_of_ranks(model, ends, times, ranks);
+  const int chunks =
+      plan.cut.empty() ? static_cast<int>(plan.chunks) : static_cast<int>(ends.size()) / ranks;
+  plan.chunks = 0;  // the actions have them
   const double asked = run.options.pipeline.activations;
   const double limit = asked > 0 ? asked : static_cast<double>(ranks);
   const auto schedule =
@@ -218,8 +233,7 @@ int stages_of(const layout::Plan& plan, const nn::Model& model) {
 
 bool is_cut_by_times(const TrainOptions& options, const layout::Plan& plan) {
   return is_pipeline(plan) &&
-         (plan.schedule == layout::kAutomaticSchedule ||
-          (plan.cut.empty() && options.trainer.plan.empty() && options.pipeline.cut_by == "time"));
+         (plan.schedule == layout::kAutomaticSchedule || is_cut_by_time(options, plan));
 }
 
 std::vector<StageTimes> measure_block_times(const RunStart& run, Task& task) {
@@ -267,11 +281,14 @@ layout::Plan tuned_pipeline(layout::Plan plan, const RunStart& run, Task& task) 
   const auto& model = task.blocks();
   std::vector<StageTimes> times;
   if (is_cut_by_times(run.options, plan)) times = block_times(run, task);
+  const bool by_time = is_cut_by_time(run.options, plan);
   if (plan.schedule == layout::kAutomaticSchedule) choose_schedule(plan, run, model, times);
-  if (!plan.cut.empty() || !run.options.trainer.plan.empty()) return plan;
-  const auto& by = run.options.pipeline.cut_by;
-  plan.cut = by == "time" ? cut_by_time(times, model, stages_of(plan, model))
-                          : predicted_cut(run.options, plan, task, run.dataset, batch_of(run));
+  if (!plan.cut.empty() || (!by_time && !run.options.trainer.plan.empty())) return plan;
+  const std::string by = by_time ? "time" : run.options.pipeline.cut_by;
+  plan.cut = by_time ? cut_by_time(times, model, stages_of(plan, model))
+                     : predicted_cut(run.options, plan, task, run.dataset, batch_of(run));
+  // Ranks that are threads count each other's memory, so their predictions may differ.
+  plan.cut = run.group.broadcast_text(plan.cut, 0, "stages");
   if (!plan.cut.empty()) {
     tell(run, fmt::format("stages: {}, by {} (pipeline.cut_by)", plan.cut, by));
   }
