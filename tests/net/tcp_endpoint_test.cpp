@@ -256,6 +256,113 @@ TEST_P(TcpMessages, TimersComeInTheirOrderAndCanBeCancelled) {
   EXPECT_THAT(order, ElementsAre(1, 3));
 }
 
+// Counts the messages of a channel that no receive is posted for.
+class Count {
+ public:
+  Count(
+      Endpoint& endpoint, Channel channel, std::function<void()> then = [] {})
+      : endpoint_(endpoint), channel_(channel) {
+    endpoint.handle(channel, 0, [this, then](const std::string&, const std::string&) {
+      ++count_;
+      then();
+    });
+  }
+  ~Count() { endpoint_.handle(channel_, 0, {}); }
+  Count(const Count&) = delete;
+  Count& operator=(const Count&) = delete;
+
+  // For callbacks of the endpoint.
+  int count() const { return count_; }
+
+ private:
+  Endpoint& endpoint_;
+  const Channel channel_;
+  int count_ = 0;
+};
+
+// Messages, one at a time, that keep the receiver's thread polling.
+class Ticks {
+ public:
+  Ticks(Endpoint& from, Endpoint& to) : from_(from), to_(to.name()), came_(to, kChannel) {}
+  // For callbacks of the receiver. Returns the number of messages that have come.
+  int go_on() {
+    if (came_.count() == sent_) {
+      ++sent_;
+      from_.send(to_, kChannel, "", Priority::normal, {});
+    }
+    return came_.count();
+  }
+
+ private:
+  static constexpr Channel kChannel = 99;
+  Endpoint& from_;
+  const std::string to_;
+  const Count came_;
+  int sent_ = 0;
+};
+
+TEST_P(TcpMessages, ThatAnotherThreadReadsWakeTheThreadThatWaitsForThem) {
+  Ticks ticks(a_, b_);
+  const Count of_this(b_, 1), of_other(b_, 2);
+  bool is_other_there = false, is_sent = false;
+  std::thread other;
+  const auto run_other = [&] {
+    EXPECT_TRUE(b_.run_until(
+        [&] {
+          is_other_there = true;
+          return of_other.count() > 0;
+        },
+        kSoon));
+    a_.send("b", 1, "", Priority::normal, {});
+  };
+  EXPECT_TRUE(b_.run_until(
+      [&] {
+        if (is_other_there) {
+          // Nothing comes but this message, and another one after it has been taken.
+          if (!std::exchange(is_sent, true)) a_.send("b", 2, "", Priority::normal, {});
+        } else if (ticks.go_on() > 3 && !other.joinable()) {
+          other = std::thread(run_other);
+        }
+        return of_this.count() > 0;
+      },
+      kSoon));
+  other.join();
+}
+
+TEST_P(TcpMessages, StartTimersThatComeInTime) {
+  const Count second(b_, 2);
+  const Count first(b_, 1, [this] {
+    b_.after(Duration(0), [this] { a_.send("b", 2, "", Priority::normal, {}); });
+  });
+  Ticks ticks(a_, b_);
+  bool is_sent = false;
+  EXPECT_TRUE(b_.run_until(
+      [&] {
+        if (!is_sent && ticks.go_on() > 3) {
+          is_sent = true;
+          a_.send("b", 1, "", Priority::normal, {});
+        }
+        return second.count() > 0;
+      },
+      kSoon));
+}
+
+TEST_P(TcpMessages, DoNotDelayTimersOfOtherThreads) {
+  Ticks ticks(a_, b_);
+  const Count answer(b_, 1);
+  std::thread other;
+  const auto run_other = [this] {
+    b_.after(Duration(0), [this] { a_.send("b", 1, "", Priority::normal, {}); });
+  };
+  EXPECT_TRUE(b_.run_until(
+      [&] {
+        if (ticks.go_on() > 3 && !other.joinable()) other = std::thread(run_other);
+        return answer.count() > 0;
+      },
+      kSoon));
+  other.join();
+}
+
 INSTANTIATE_TEST_SUITE_P(, TcpMessages,
                          testing::Values(Kind{Protection::none, 1}, Kind{Protection::none, 3},
                                          Kind{Protection::authenticated, 1, /*polls=*/false},

@@ -73,6 +73,7 @@ bool PeerLink::cancel(Ticket ticket, Outcome why) {
 
 void PeerLink::end(const std::string& reason) {
   if (!pair_) return;
+  poller_.count_progress();
   const bool was_up = std::exchange(is_up_, false);
   pair_.reset();
   // Callers inside a function of a socket still hold a shared_ptr to it.
@@ -117,12 +118,13 @@ Carries PeerLink::carries(size_t index) const {
 }
 
 char* PeerLink::begin(const FrameHead& head) {
-  poller_.count_frame();
+  poller_.count_progress();
   const bool has_payload = head.kind == FrameKind::message || head.kind == FrameKind::data;
   return has_payload ? mailbox_.begin(head) : nullptr;
 }
 
 void PeerLink::end(const FrameHead& head) {
+  poller_.count_progress();
   // A callback has ended the connection.
   if (!pair_) throw Error("net", ErrorKind::peer, {.what = "the connection was ended here"});
   switch (head.kind) {

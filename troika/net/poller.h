@@ -40,9 +40,10 @@ class Poller {
   // Calls the function of the hot descriptor that was ready last, which usually is the next one to
   // be ready, with EPOLLIN, whether it is ready or not. Returns false if there is none.
   bool try_latest() const;
-  // Counts the frames that the functions have read, as they report them.
-  uint64_t frames() const { return frames_; }
-  void count_frame() { ++frames_; }
+  // Counts what the functions have done for their peers, as they report it: frames that have begun
+  // or ended, and connections that have ended.
+  uint64_t progress() const { return progress_; }
+  void count_progress() { ++progress_; }
 
  private:
   struct Watched {
@@ -53,7 +54,7 @@ class Poller {
   Descriptor epoll_;
   std::unordered_map<int, std::shared_ptr<const Watched>> watched_;
   std::shared_ptr<const Watched> latest_;  // null: none, or removed
-  uint64_t frames_ = 0;
+  uint64_t progress_ = 0;
 };
 
 }  // namespace troika::net

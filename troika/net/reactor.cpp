@@ -15,6 +15,8 @@ constexpr std::chrono::hours kLongestWait{1};
 // run_until() polls for this long before it sleeps, because waking a thread takes longer than a
 // message.
 constexpr std::chrono::microseconds kPolling{50};
+// While frames keep coming, it polls for this long before it runs the chore again.
+constexpr Milliseconds kLongestPolling{1};
 
 }  // namespace
 
@@ -74,14 +76,28 @@ void Reactor::run_timers() {
   }
 }
 
-// Reads without sleeping, until `is_over`, or until no frame has come for the time of polling.
-// Returns the last `is_over`. The descriptor that was ready last is read at once, without asking
-// the poller whether it is ready, except when it is the others' turn.
+// Reads without sleeping, until `is_over`, until a timer or the chore is due, or until nothing has
+// come for the time of polling. Ends earlier if something has come that other threads may wait for.
+// Returns false if `is_over` is false and nothing has come: only then the caller may sleep at once.
+// The descriptor that was ready last is read at once, without asking the poller whether it is
+// ready, except when it is the others' turn.
 bool Reactor::poll(Lock& lock, const std::function<bool()>& is_over, Clock::time_point until) {
   constexpr int kTurns = 4;
   Poller::Events events;
-  for (auto now = Clock::now(), end = now + polling_; now < std::min(end, until);) {
-    const uint64_t frames = poller_.frames();
+  bool came = false;
+  // As outside of callbacks, what `is_over` starts or ends must wake the threads that wait for it.
+  const auto ask = [&] {
+    const auto driver = std::exchange(driver_, {});
+    const bool over = is_over();
+    driver_ = driver;
+    return over;
+  };
+  auto now = Clock::now();
+  auto end = now + polling_;
+  until = std::min(until, now + kLongestPolling);
+  // Callbacks and other threads may add timers meanwhile.
+  while (now < std::min(end, next_time(until))) {
+    const uint64_t before = poller_.progress();
     for (int turn = 1; turn <= kTurns; ++turn) {
       if (turn == kTurns || mutex_.is_wanted() || !poller_.try_latest()) {
         turn = kTurns;
@@ -89,25 +105,27 @@ bool Reactor::poll(Lock& lock, const std::function<bool()>& is_over, Clock::time
         const auto ready = poller_.wait(events, Duration(0));
         lock.lock();
         poller_.dispatch(ready);
+        came = came || !ready.empty();
       }
-      if (is_over()) return true;
+      came = came || poller_.progress() != before;
+      if (ask() || (came && waiters_ > 1)) return true;
     }
     now = Clock::now();
-    if (poller_.frames() != frames) end = now + polling_;
+    if (poller_.progress() != before) end = now + polling_;
   }
-  return false;
+  return came;
 }
 
-// Reads, runs timers and the chore. Sleeps until something comes unless `is_over`.
+// Reads, runs timers and the chore, and notifies the other threads. Sleeps until something comes
+// unless `is_over`, or unless something has come before.
 void Reactor::drive(Lock& lock, Clock::time_point until, const std::function<bool()>* is_over) {
   driver_ = std::this_thread::get_id();
-  const auto at_latest = next_time(until);
   const bool polls = is_over && polling_ > Duration(0);
-  if (!polls || !poll(lock, *is_over, at_latest)) {
+  if (!polls || !poll(lock, *is_over, until)) {
     Poller::Events events;
+    const Duration left = next_time(until) - Clock::now();
     lock.unlock();
-    const auto ready = poller_.wait(
-        events, std::clamp<Duration>(at_latest - Clock::now(), Duration(0), kLongestWait));
+    const auto ready = poller_.wait(events, std::clamp<Duration>(left, Duration(0), kLongestWait));
     lock.lock();
     poller_.dispatch(ready);
   }
