@@ -15,6 +15,7 @@
 #include "troika/base/random.h"
 #include "troika/net/descriptor.h"
 #include "troika/net/frame_writer.h"
+#include "troika/net/mailbox.h"
 
 namespace troika::net {
 namespace {
@@ -65,12 +66,13 @@ class Buffers : public FrameSink {
     if (random_.uniform() < 0.8) post();
   }
   // Usually the next buffer of some channel, and a length that is right for some messages.
-  std::span<char> expected() const override {
+  Expected expected() const override {
     for (const auto& [channel, queue] : posted_) {
       if (queue.empty() || random_.uniform() < 0.3) continue;
       const size_t lengths[] = {queue.front()->size(), 20'000, 9'000};
       const auto length = lengths[random_() % 3];
-      return std::span<char>(*queue.front()).first(std::min(length, queue.front()->size()));
+      const std::span<char> buffer(*queue.front());
+      return {channel, buffer.first(std::min(length, buffer.size()))};
     }
     return {};
   }
@@ -145,6 +147,75 @@ TEST_P(FrameReaders, GuessesChangeNothing) {
     read();
     ASSERT_EQ(buffers.taken.size(), sent.size());
     for (size_t i = 0; i < sent.size(); ++i) ASSERT_TRUE(buffers.taken[i] == sent[i]) << i;
+  }
+}
+
+// A mailbox as sink, as a connection has it.
+class MailSink : public FrameSink {
+ public:
+  char* begin(const FrameHead& head) override {
+    return head.kind == FrameKind::message ? mailbox.begin(head) : nullptr;
+  }
+  void end(const FrameHead& head) override {
+    if (head.kind == FrameKind::message) mailbox.end(head);
+    if (head.kind == FrameKind::announce) mailbox.announce(head);
+  }
+  Expected expected() const override { return mailbox.expected(); }
+
+  const Handlers handlers;
+  Mailbox mailbox{"peer", handlers, [](const FrameHead&) {}};
+};
+
+// The frame that ends a receive does not fill its buffer, where the frames behind it were read.
+TEST_P(FrameReaders, NothingIsReadFromABufferAfterItsReceiveHasEnded) {
+  constexpr uint32_t kLong = 20'000;
+  const Secret key = Secret::random();
+  const std::string text = text_of(1, 2 * kLong), other = text_of(2, 10'000);
+  const auto message = [](Channel channel, std::string_view payload) {
+    return OutFrame{{.kind = FrameKind::message,
+                     .length = static_cast<uint32_t>(payload.size()),
+                     .channel = channel},
+                    std::make_shared<Outgoing>(Outgoing{0, channel, payload})};
+  };
+  const std::pair<OutFrame, Outcome> cases[] = {
+      {message(1, ""), Outcome::done},
+      {message(1, std::string_view(text).substr(0, 5)), Outcome::done},
+      {message(1, text), Outcome::too_long},
+      {OutFrame{{.kind = FrameKind::announce, .channel = 1, .id = 3, .size = 2 * kLong}},
+       Outcome::too_long}};
+  for (const auto& [frame, outcome] : cases) {
+    SCOPED_TRACE(frame.head.length);
+    const Sockets sockets;
+    FrameWriter writer(key, GetParam());
+    FrameReader reader(key, GetParam());
+    MailSink mail;
+    std::string reason;
+    std::vector<OutFrame> written;
+    const auto pass = [&] {
+      ASSERT_TRUE(writer.flush(sockets.out.get(), written, reason)) << reason;
+      ASSERT_TRUE(writer.is_empty());
+      ASSERT_TRUE(reader.read(sockets.in.get(), mail, reason)) << reason;
+    };
+    std::string first(kLong, '?'), taken(other.size(), '?');
+    mail.mailbox.post(1, {1, first, {}}, true);
+    writer.add(message(1, std::string_view(text).substr(0, kLong)));
+    pass();
+    ASSERT_EQ(first, text.substr(0, kLong));
+
+    std::optional<Outcome> ended;
+    const auto reuse = [&](const Result& result) {
+      ended = result.outcome;
+      first.assign(first.size(), '!');
+    };
+    mail.mailbox.post(1, {2, first, reuse}, true);
+    mail.mailbox.post(2, {3, taken, {}}, true);
+    ASSERT_FALSE(mail.expected().place.empty());
+    writer.add(frame);
+    writer.add(message(2, other));
+    pass();
+    EXPECT_EQ(ended, outcome);
+    EXPECT_TRUE(taken == other);
+    EXPECT_EQ(first, std::string(first.size(), '!'));
   }
 }
 

@@ -104,19 +104,19 @@ TEST_F(Mail, CreditRidesAlongButEndsNoHold) {
 
 TEST_F(Mail, ExpectsTheNextLongMessageWhereAReceiveIsPosted) {
   std::string first(20'000, '?'), second(20'000, '?'), shorter(9'000, '?');
-  EXPECT_TRUE(mailbox_.expected().empty());
+  EXPECT_TRUE(mailbox_.expected().place.empty());
   mailbox_.post(1, {1, first, {}}, true);
   message(1, std::string(10'000, 'x'));
-  EXPECT_TRUE(mailbox_.expected().empty()) << "no receive is posted";
+  EXPECT_TRUE(mailbox_.expected().place.empty()) << "no receive is posted";
   mailbox_.post(2, {2, second, {}}, true);
-  EXPECT_TRUE(mailbox_.expected().empty()) << "another channel";
+  EXPECT_TRUE(mailbox_.expected().place.empty()) << "another channel";
   mailbox_.post(1, {3, second, {}}, true);
-  EXPECT_EQ(mailbox_.expected().data(), second.data());
-  EXPECT_EQ(mailbox_.expected().size(), 10'000u);
+  EXPECT_EQ(mailbox_.expected().place.data(), second.data());
+  EXPECT_EQ(mailbox_.expected().place.size(), 10'000u);
   message(1, "a short one does not count");
   mailbox_.post(1, {4, shorter, {}}, true);
-  EXPECT_EQ(mailbox_.expected().data(), shorter.data());
-  EXPECT_EQ(mailbox_.expected().size(), 9'000u);
+  EXPECT_EQ(mailbox_.expected().place.data(), shorter.data());
+  EXPECT_EQ(mailbox_.expected().place.size(), 9'000u);
 }
 
 TEST_F(Mail, DataMustBelongToAMessageThatWasGranted) {

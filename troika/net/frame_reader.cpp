@@ -53,8 +53,8 @@ bool FrameReader::read(int socket, FrameSink& sink, std::string& reason) {
     std::span<char> expected;
     if (state_ == State::head && end_ == 0) {
       parsed_ = 0;
-      if (offset_ > 0) expected = sink.expected();
-      expected = expected.first(std::min(expected.size(), kMostAhead));
+      if (offset_ > 0) expected_ = sink.expected();
+      if (offset_ > 0 && expected_.place.size() <= kMostAhead) expected = expected_.place;
     }
     const ssize_t got =
         expected.empty() ? read_some(socket, is_drained) : read_ahead(socket, expected, is_drained);
@@ -139,6 +139,14 @@ bool FrameReader::would_overwrite_ahead(std::span<const char> memory) const {
   return overlaps && (buffered() > 0 || memory.data() != ahead_.data());
 }
 
+// Whether the owner of the memory that was read ahead into may use it before the frame of head_ has
+// ended, or when it ends and more than this frame is there.
+bool FrameReader::may_end_expected() const {
+  if (ahead_.empty() || head_.channel != expected_.channel) return false;
+  if (head_.kind == FrameKind::message) return head_.length != expected_.place.size();
+  return head_.kind == FrameKind::announce;
+}
+
 bool FrameReader::is_near_end() const {
   return state_ == State::payload && missing_ <= kNearEnd;
 }
@@ -184,6 +192,7 @@ bool FrameReader::take_head(FrameSink& sink) {
   start_ += size;
   parsed_ += size;
   head_ = decode(plain);
+  if (may_end_expected()) keep_read_ahead();
   payload_ = sink.begin(head_);
   missing_ = head_.length;
   if (missing_ == 0) return true;

@@ -15,16 +15,23 @@ namespace troika::net {
 // Receives the frames. An exception from it ends the connection.
 class FrameSink {
  public:
+  // A guess: memory for the payload of the next long message, and the channel of that message.
+  struct Expected {
+    Channel channel = 0;
+    std::span<char> place = {};
+  };
+
   virtual ~FrameSink() = default;
   // Returns the destination of the payload: head.length bytes that stay valid until end() or
   // forget(). Null: the payload is dropped.
   virtual char* begin(const FrameHead& head) = 0;
   // The frame is complete.
   virtual void end(const FrameHead& head) = 0;
-  // Returns memory that begin() will probably return for the next long payload; empty if unknown.
-  // It stays valid until begin() has returned it and the frame has ended, or until forget() or
-  // keep_read_ahead(). The reader may write to it at any time.
-  virtual std::span<char> expected() const = 0;
+  // Returns memory that begin() will probably return for the next message of the place's size on
+  // the channel; an empty place if unknown. The reader may write to it at any time. It stays valid
+  // until forget() or keep_read_ahead(), or until a message or an announcement of the channel has
+  // ended. begin() must not invalidate it.
+  virtual Expected expected() const = 0;
 };
 
 // Not thread-safe.
@@ -47,6 +54,7 @@ class FrameReader {
   size_t buffered() const { return end_ - start_; }
   bool would_overwrite_ahead(std::span<const char> memory) const;
   ssize_t read_some(int socket, bool& is_drained);
+  bool may_end_expected() const;
   ssize_t read_ahead(int socket, std::span<char> place, bool& is_drained);
   bool is_near_end() const;
   void parse(FrameSink& sink);
@@ -65,7 +73,8 @@ class FrameReader {
   const std::unique_ptr<char[]> buffer_;  // uninitialized, so that unused pages take no memory
   // The unparsed bytes, in their order: buffer_[start_, end_), ahead_, and tail_ bytes at end_.
   size_t start_ = 0, end_ = 0;
-  std::span<const char> ahead_;  // in memory of the sink
+  std::span<const char> ahead_;   // in memory of the sink
+  FrameSink::Expected expected_;  // when it was read
   size_t tail_ = 0;
   size_t parsed_ = 0;  // bytes since the buffer was last empty between two frames
   size_t offset_ = 0;  // where the last long payload began after such a point; 0: unknown

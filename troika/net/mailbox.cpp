@@ -179,11 +179,11 @@ void Mailbox::end(const FrameHead& head) {
   return head.kind == FrameKind::data ? end_data(head) : end_message(head);
 }
 
-std::span<char> Mailbox::expected() const {
+FrameSink::Expected Mailbox::expected() const {
   const auto found = posted_.find(long_channel_);
   if (found == posted_.end()) return {};
   const auto buffer = found->second.front().buffer;
-  return buffer.first(std::min(buffer.size(), long_length_));
+  return {long_channel_, buffer.first(std::min(buffer.size(), long_length_))};
 }
 
 char* Mailbox::begin_message(const FrameHead& head) {
@@ -192,14 +192,11 @@ char* Mailbox::begin_message(const FrameHead& head) {
     long_channel_ = head.channel;
     long_length_ = head.length;
   }
-  is_dropped_ = false;
   direct_ = take_posted(head.channel);
-  if (direct_ && head.length <= direct_->buffer.size()) return direct_->buffer.data();
-  if (direct_) {
-    is_dropped_ = true;
-    finish_too_long(*std::exchange(direct_, std::nullopt), head.length);
-    return nullptr;
-  }
+  // The receive ends in end_message(), since the reader may still use its buffer.
+  is_dropped_ = direct_ && head.length > direct_->buffer.size();
+  if (is_dropped_) return nullptr;
+  if (direct_) return direct_->buffer.data();
   text_.resize(head.length);
   return text_.data();
 }
@@ -208,7 +205,9 @@ void Mailbox::end_message(const FrameHead& head) {
   const size_t cost = credit_cost(head);
   if (direct_ || is_dropped_) {
     consumed(cost);
-    if (direct_) finish(*std::exchange(direct_, std::nullopt), Outcome::done, head.length);
+    const auto posted = std::exchange(direct_, std::nullopt);
+    if (posted && is_dropped_) return finish_too_long(*posted, head.length);
+    if (posted) finish(*posted, Outcome::done, head.length);
     return;
   }
   Arrived arrived{head, std::exchange(text_, {}), cost};

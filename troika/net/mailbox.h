@@ -12,6 +12,7 @@
 
 #include "troika/net/endpoint.h"
 #include "troika/net/frame.h"
+#include "troika/net/frame_reader.h"
 
 namespace troika::net {
 
@@ -58,7 +59,7 @@ class Mailbox {
   std::optional<FrameHead> take_credit();
   // Returns where a message with the channel and the length of the last long one would go, if a
   // receive is posted there; otherwise an empty span.
-  std::span<char> expected() const;
+  FrameSink::Expected expected() const;
   void announce(const FrameHead& head);
 
  private:
@@ -99,9 +100,9 @@ class Mailbox {
   std::unordered_map<uint64_t, Incoming> incoming_;  // by id
   Channel long_channel_ = 0;                         // of the last long message, and its length
   size_t long_length_ = 0;
-  std::optional<Posted> direct_;  // the receive that the current `message` frame is read into,
-  std::string text_;              // or else its text,
-  bool is_dropped_ = false;       // or neither: the payload is dropped
+  std::optional<Posted> direct_;  // the receive that takes the current `message` frame, if any
+  std::string text_;              // otherwise its text,
+  bool is_dropped_ = false;       // unless the payload is dropped
   bool fills_text_ = false;  // an announced message for a handler is being received; one at a time
   size_t held_ = 0;          // credit that is not yet consumed
   size_t owed_ = 0;          // credit that is consumed but not yet returned

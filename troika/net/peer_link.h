@@ -90,7 +90,7 @@ class PeerLink : private FrameSink {
 
   char* begin(const FrameHead& head) override;
   void end(const FrameHead& head) override;
-  std::span<char> expected() const override { return mailbox_.expected(); }
+  Expected expected() const override { return mailbox_.expected(); }
   Carries carries(size_t index) const;
   bool is_present(size_t index, const std::shared_ptr<Socket>& socket) const;
   void drain_others(size_t index);
