@@ -182,7 +182,7 @@ layout::Plan MemoryPredictor::plan(const MemoryChoice& choice) const {
   if (!options.trainer.plan.empty()) {
     auto plan = resolve_plan(options, cluster);
     if (plan.strategy == choice.strategy) return plan;
-    options.trainer.plan.clear();
+    options = with_strategy(options, choice.strategy);
   }
   options.trainer.strategy = choice.strategy;
   auto plan = resolve_plan(options, cluster);

@@ -281,6 +281,15 @@ bool trains_in_threads(const TrainOptions& options) {
   return resolve_plan(options, Cluster()).threads > 0;
 }
 
+TrainOptions with_strategy(TrainOptions options, const std::string& strategy) {
+  options.trainer.plan.clear();
+  options.trainer.strategy = strategy;
+  options.mesh = {};
+  options.zero = {};
+  options.pipeline = {};
+  return options;
+}
+
 TrainOptions with_plan(TrainOptions options) {
   if (options.trainer.plan.empty()) return options;
   const auto plan = Plan::parse(options.trainer.plan, kPlanKey);

@@ -37,6 +37,9 @@ bool trains_in_threads(const TrainOptions& options);
 // returns the options unchanged. Throws Error(usage) for a plan that cannot be read or has values
 // that the options reject.
 TrainOptions with_plan(TrainOptions options);
+// Returns options that lead to another strategy's plan, `strategy` by name: without the plan, mesh,
+// stages and ZeRO of the options.
+TrainOptions with_strategy(TrainOptions options, const std::string& strategy);
 // Whether a plan decides the option `key`; beside trainer.plan, the option's own value is then
 // ignored.
 bool is_planned(const std::string& key);

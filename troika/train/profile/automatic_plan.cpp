@@ -189,11 +189,7 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
     if (is_uneven && settings.zero_stage > 0) return false;
     return can_be_run(settings, is_uneven, ranks);
   };
-  plain.trainer.plan.clear();
-  plain.trainer.strategy = TrainOptions().trainer.strategy;
-  plain.mesh = {};
-  plain.zero = {};
-  plain.pipeline = {};
+  plain = with_strategy(plain, strategies_by_memory().front());
   const auto memory =
       std::make_shared<const OneStageMemory>(plain, dataset, problem.profiles, samples, group);
   problem.one_stage_bytes = [memory](const StepSettings& settings) { return (*memory)(settings); };
