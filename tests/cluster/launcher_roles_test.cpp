@@ -64,18 +64,18 @@ TEST(LauncherRoles, TheEndOfAServerIsNotTheEndOfTheOthers) {
 }
 
 TEST(LauncherRoles, AWorkerThatFailedIsAFailureOfTheRun) {
-  const auto ended = run(roles("worker1) echo broken >&2; exit 5;;", 0, 2));
-  EXPECT_EQ(ended.code, 5);
+  const auto ended = run(roles("worker1) echo broken >&2; exit 9;;", 0, 2));
+  EXPECT_EQ(ended.code, 9);
   EXPECT_THAT(ended.err,
-              AllOf(HasSubstr("[cluster] worker 1: exit code 5; the others go on; log: "),
-                    HasSubstr("[cluster] worker 1 failed first: exit code 5\n"),
+              AllOf(HasSubstr("[cluster] worker 1: exit code 9; the others go on; log: "),
+                    HasSubstr("[cluster] worker 1 failed first: exit code 9\n"),
                     HasSubstr("message: broken"), HasSubstr("scheduler:")));
 }
 
 TEST(LauncherRoles, TheSchedulersFailureEndsTheOthers) {
-  const auto ended = run(roles("scheduler0) exit 6;; *) exec sleep 100;;", 1, 1));
-  EXPECT_EQ(ended.code, 6);
-  EXPECT_THAT(ended.err, HasSubstr("[cluster] scheduler failed first: exit code 6\n"));
+  const auto ended = run(roles("scheduler0) exit 8;; *) exec sleep 100;;", 1, 1));
+  EXPECT_EQ(ended.code, 8);
+  EXPECT_THAT(ended.err, HasSubstr("[cluster] scheduler failed first: exit code 8\n"));
 }
 
 TEST(LauncherRoles, BadOptionsAreRefused) {
