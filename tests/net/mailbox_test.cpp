@@ -119,6 +119,18 @@ TEST_F(Mail, ExpectsTheNextLongMessageWhereAReceiveIsPosted) {
   EXPECT_EQ(mailbox_.expected().place.size(), 9'000u);
 }
 
+// Its buffer may hold bytes of the frames behind the message.
+TEST_F(Mail, AReceiveThatIsTooShortEndsWithItsMessage) {
+  std::string buffer(3, '?');
+  std::vector<Outcome> outcomes;
+  mailbox_.post(1, {1, buffer, [&](const Result& r) { outcomes.push_back(r.outcome); }}, true);
+  const FrameHead head{FrameKind::message, 4, 1, 0, 0};
+  EXPECT_EQ(mailbox_.begin(head), nullptr);
+  EXPECT_TRUE(outcomes.empty());
+  mailbox_.end(head);
+  EXPECT_THAT(outcomes, testing::ElementsAre(Outcome::too_long));
+}
+
 TEST_F(Mail, DataMustBelongToAMessageThatWasGranted) {
   std::string buffer(2 * kEagerBytes, '?');
   mailbox_.post(1, {1, buffer, {}}, true);
