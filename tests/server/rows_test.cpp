@@ -74,6 +74,35 @@ TEST(ServerRows, HashedKeysShareRows) {
   EXPECT_THAT(nodes.scheduler().status(), testing::HasSubstr(" 32 keys, "));
 }
 
+// Consecutive keys of a hashed table do not have consecutive rows.
+TEST(ServerRows, HashedKeysOfAStepShareRows) {
+  auto spec = bounded("hash=64");
+  spec.application = Application::per_step;
+  const std::vector<Table> tables{{spec, make_update(spec.update, {})}};
+  Range range(0, 1, tables);
+  std::vector<Key> keys;
+  for (Key key = 1000; key < 1100; ++key) keys.push_back(key);
+  const std::vector<double> values(2 * keys.size(), 1);
+  RequestBody body{.keys = keys};
+  body.values = {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)};
+  const auto message =
+      std::make_shared<const std::string>(plain_message({.worker = 1, .step = 0}, body));
+  range.write(parse_request(*message), message);
+  range.commit(0, {});
+  std::map<Key, double> expected;
+  for (const Key key : keys) ++expected[row_of(spec, key)];
+  const Request pull{.head = {}, .body = {.operation = Operation::pull, .keys = keys}};
+  std::string text;
+  range.read(pull, {}, false, text);
+  const auto answer = parse_answer(text);
+  ASSERT_EQ(answer.values.size(), values.size() * sizeof(double));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    double value = 0;
+    std::memcpy(&value, answer.values.data() + 2 * i * sizeof(double), sizeof(double));
+    EXPECT_EQ(value, 0.5 + expected[row_of(spec, keys[i])]) << keys[i];
+  }
+}
+
 TEST(ServerRows, KeysAreAdmittedByTheirNumberOfPushes) {
   Nodes nodes(one_bounded(bounded("admit=3"), 4));
   nodes.add_all(1, 1);

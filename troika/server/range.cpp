@@ -81,7 +81,7 @@ void Range::advance(const RequestHead& head) {
 
 template <typename T>
 void Range::apply_sums(Store<T>& store, uint32_t table, int64_t step, const Departed& departed) {
-  StepSum<T> sum(tables_[table].spec.width);
+  StepSum<T> sum(tables_[table].spec);
   bool has_push = false;
   const auto end = waiting_.lower_bound({step + 1, 0});
   for (auto entry = waiting_.lower_bound({step, 0}); entry != end; ++entry) {

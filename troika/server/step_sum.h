@@ -12,8 +12,8 @@ namespace troika::server {
 template <typename T>
 class StepSum {
  public:
-  // `width`: as in TableSpec. A key must have the same length in all pushes.
-  explicit StepSum(uint32_t width) : width_(width) {}
+  // A key must have the same length in all pushes.
+  explicit StepSum(const TableSpec& spec) : width_(spec.width), takes_runs_(spec.keys > 0) {}
 
   void add(const RequestBody& push);
   // Returns the sum as one push. Valid until the next call of add().
@@ -24,6 +24,7 @@ class StepSum {
   bool has_keys_of(const RequestBody& push) const;
 
   const uint32_t width_;
+  const bool takes_runs_;  // as Store::refusal()
   std::vector<Key> keys_;
   std::vector<uint32_t> lengths_;  // only for width 0
   std::vector<T> values_;

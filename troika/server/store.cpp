@@ -152,7 +152,9 @@ void Store<T>::apply(const Row& row, std::span<const T> pushed) {
 
 template <typename T>
 void Store<T>::push(const RequestBody& request) {
-  if (is_array() && request.keys.empty() && table_.update.merges && request.run.count > 0) {
+  // Only in a dense table do consecutive keys have consecutive rows.
+  const bool is_dense = is_array() && table_.spec.keys > 0;
+  if (is_dense && request.keys.empty() && table_.update.merges && request.run.count > 0) {
     const auto row = *find(request.run.first);
     const auto pushed = typed<T>(request.values);
     rule<T>(table_.update)({.values = std::span(values_).subspan(row.offset, pushed.size()),
