@@ -200,6 +200,21 @@ TEST(ServerFilters, SignificantValuesAreSentAndOthersAreKept) {
       << "all that was pushed";
 }
 
+TEST(ServerFilters, KeptValuesWithSumZeroAreForgotten) {
+  Nodes nodes(one_table(sparse_table()));
+  nodes.add_all(1, 1);
+  auto& worker = nodes.worker(0);
+  worker.set_filters("w", parse_filters("significant threshold=1"));
+  const std::vector<Key> keys{7};
+  for (const double value : {0.5, -0.5, 0.75}) {
+    worker.push("w", keys, std::vector<double>{value}).wait(soon());
+  }
+  worker.flush("w").wait(soon());
+  const auto pull = worker.pull("w", keys);
+  pull.wait(soon());
+  EXPECT_THAT(pull.values<double>(), Each(0.75));
+}
+
 TEST(ServerFilters, SkippedValuesAreUnbiased) {
   Nodes nodes(one_table(sparse_table()));
   nodes.add_all(1, 1);

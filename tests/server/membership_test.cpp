@@ -61,5 +61,25 @@ TEST(ServerResendQueue, WaitsWhileTheEndpointIsSending) {
   EXPECT_EQ(sending.size(), 2u);
 }
 
+// Sends to a stopped process may never end.
+TEST(ServerResendQueue, SendsThatAreStuckDoNotDelayThoseToAnotherServer) {
+  ResendQueue<int> queue(milliseconds(10), 4);
+  queue.add(1, 5);
+  std::vector<net::Completion> sending;
+  const auto send = [&](uint64_t, int, net::Completion done) {
+    sending.push_back(std::move(done));
+  };
+  queue.send(milliseconds(0), send);
+  queue.restart();
+  queue.send(milliseconds(1), send);
+  ASSERT_EQ(sending.size(), 2u);
+  sending[1]({});
+  queue.resend(milliseconds(12), send);
+  EXPECT_EQ(sending.size(), 3u);
+  sending[0]({});
+  queue.resend(milliseconds(100), send);
+  EXPECT_EQ(sending.size(), 3u) << "the last one is under way";
+}
+
 }  // namespace
 }  // namespace troika::server

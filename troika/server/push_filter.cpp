@@ -90,7 +90,11 @@ void PushFilter::select_typed(const RequestBody& push, int64_t step, uint64_t dr
           }
         }
         if (are_at_most(threshold)) {
-          if (!are_at_most(0)) kept_[key].assign(values.begin(), values.end());
+          if (are_at_most(0)) {
+            kept_.erase(key);
+          } else {
+            kept_[key].assign(values.begin(), values.end());
+          }
           return;
         }
         if (before != kept_.end()) kept_.erase(before);

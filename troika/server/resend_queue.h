@@ -66,10 +66,12 @@ class ResendQueue {
       send(at->first, at->second, [count = sending_](const net::Result&) { --*count; });
     }
   }
-  // Marks all items as unsent.
+  // Marks all items as unsent. Sends from before that the endpoint has not ended no longer count:
+  // one to a stopped process may stay for long.
   void restart() {
     next_ = 0;
     on_their_way_ = 0;
+    sending_ = std::make_shared<size_t>(0);
   }
   // Sends all items again if the time without an acknowledgement has passed. The time begins when
   // the endpoint has sent them, which takes long for large items.
