@@ -43,6 +43,36 @@ TEST(ServerMembership, NodesOfAnotherSchedulerAreNotTakenOverUnasked) {
       "(if the scheduler was lost, begin it again with SchedulerOptions::takes_over)");
 }
 
+// The name and the addresses are part of maps and directories, which are lines of words.
+TEST(ServerMembership, NodesWithNamesThatBreakTheMapAreRefused) {
+  Membership membership(membership_options());
+  for (const char* name : {"", "s 0", "s0\nworker", "s0\t", "s0@3", "+s0", "s0\r"}) {
+    EXPECT_THROW(membership.take(name, server_beat(1), milliseconds(1)), Error) << name;
+  }
+  auto beat = server_beat(1);
+  beat.addresses = "127.0.0.1:1\ns9 127.0.0.1:2";
+  EXPECT_ERROR(membership.take("s0", beat, milliseconds(1)), ErrorKind::usage,
+               "[server] the addresses of node s0; got several lines, expected one line");
+  EXPECT_EQ(membership.counts().servers, 0);
+}
+
+// The beats before may be lost.
+TEST(ServerMembership, TheLastStepOfAWorkerThatLeavesIsCommitted) {
+  Membership membership(membership_options());
+  Beat beat{.role = Role::worker, .instance = 7, .number = 1, .wanted = 0};
+  membership.take("w0", beat, milliseconds(1));
+  EXPECT_EQ(membership.state_for("w0").granted, 0);
+  beat = {.role = Role::worker,
+          .instance = 7,
+          .number = 2,
+          .is_leaving = true,
+          .wanted = 0,
+          .finished = 0};
+  membership.take("w0", beat, milliseconds(2));
+  EXPECT_TRUE(membership.state_for("w0").may_leave);
+  EXPECT_EQ(membership.state_for("w0").committed, 0);
+}
+
 TEST(ServerResendQueue, WaitsWhileTheEndpointIsSending) {
   ResendQueue<int> queue(milliseconds(10), 4);
   queue.add(1, 5);

@@ -126,6 +126,13 @@ TEST(ServerSnapshots, ThatCannotBeMadeLeaveNothingBehind) {
   nodes.scheduler().save(folder / "good", soon());
   EXPECT_ERROR(nodes.scheduler().save(folder / "good", soon()), ErrorKind::usage,
                "[server] the snapshot's folder exists; got " + (folder / "good").string());
+  nodes.scheduler().save(folder / "other" / "", soon());
+  EXPECT_EQ(read_index(folder / "other").step, read_index(folder / "good").step);
+  nodes.stop("s1");
+  EXPECT_ERROR(
+      nodes.scheduler().save(folder / "lost", soon()), ErrorKind::failure,
+      "[server] the snapshot " + (folder / "lost").string() + " failed; got range 7 was lost");
+  EXPECT_FALSE(fs::exists(folder / "lost"));
 }
 
 TEST(ServerSnapshots, ThatWereChangedAreRefused) {
@@ -179,6 +186,43 @@ TEST(ServerRecovery, ANewSchedulerTakesOver) {
         << nodes.scheduler().status();
     expect_one_process(nodes, 2);
   }
+}
+
+// The scheduler learns the map before it orders a snapshot.
+TEST(ServerRecovery, ASnapshotWaitsForTheTakeOver) {
+  const TemporaryFolder folder;
+  Nodes nodes(snapshot_options(2, 2, 0));
+  nodes.add_all(2, 2);
+  Training training(nodes, 2, kSteps);
+  ASSERT_TRUE(nodes.run_until([&] { return training.finished() >= 3; }));
+  nodes.end_scheduler();
+  auto options = snapshot_options(2, 2, 0);
+  options.takes_over = true;
+  nodes.begin_scheduler(options);
+  nodes.scheduler().save(folder / "half", soon());
+  EXPECT_GE(read_index(folder / "half").step, 3);
+  Nodes others(snapshot_options(1, 1, 0, folder / "half"));
+  others.add_all(1, 1);
+  Training rest(others, 1, kSteps);
+  ASSERT_TRUE(others.run_until([&] { return rest.finished() == kSteps - 1; }));
+  expect_one_process(others, 1);
+}
+
+// A worker with a new number would have its unanswered pushes executed twice.
+TEST(ServerRecovery, AWorkerThatTheNewSchedulerDoesNotKnowIsTold) {
+  auto options = snapshot_options(2, 2, 0);
+  Nodes nodes(options);
+  nodes.add_all(2, 2);
+  nodes.end_scheduler();
+  nodes.cut("w1", "scheduler");
+  options.takes_over = true;
+  nodes.begin_scheduler(options);
+  nodes.run_for(milliseconds(1000));
+  nodes.connect("w1", "scheduler");
+  const auto step = nodes.worker(1).begin_step();
+  EXPECT_THROW(step.wait(soon()), Error);
+  EXPECT_EQ(step.error(), "w1 was lost together with an earlier scheduler");
+  EXPECT_THAT(nodes.scheduler().map().workers, testing::SizeIs(1));
 }
 
 // A worker is lost together with the scheduler: its unfinished step is left out on all ranges.

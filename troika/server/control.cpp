@@ -1,8 +1,22 @@
 #include "troika/server/control.h"
 
+#include <algorithm>
+#include <random>
+
 #include "troika/server/wire.h"
 
 namespace troika::server {
+
+bool is_node_name(std::string_view name) {
+  return !name.empty() && std::ranges::none_of(name, [](char c) {
+    return static_cast<unsigned char>(c) <= ' ' || c == '\x7f' || c == '@' || c == '+';
+  });
+}
+
+uint64_t random_number() {
+  std::random_device device;
+  return ((uint64_t{device()} << 32) ^ device()) | 1;
+}
 
 std::string to_message(const Beat& beat) {
   std::string message;

@@ -34,6 +34,11 @@ struct CopyDone {
   std::string server;
 };
 
+// Whether the texts of maps and directories can hold this name of a node.
+bool is_node_name(std::string_view name);
+// Returns a random number that is not 0.
+uint64_t random_number();
+
 struct Beat {
   Role role = Role::worker;
   uint64_t instance = 0;    // distinguishes processes of the same name

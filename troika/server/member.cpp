@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <random>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -15,11 +14,6 @@ namespace {
 
 constexpr size_t kMostState = size_t{64} << 20;
 
-uint64_t random_number() {
-  std::random_device device;
-  return (uint64_t{device()} << 32) ^ device();
-}
-
 }  // namespace
 
 Member::Member(net::Endpoint& endpoint, MemberOptions options, Role role,
@@ -29,11 +23,11 @@ Member::Member(net::Endpoint& endpoint, MemberOptions options, Role role,
       fill_(std::move(fill)),
       on_state_(std::move(on_state)),
       heard_(endpoint.now()) {
-  if (endpoint.name().find_first_of(" \t\n@+") != std::string::npos) {
+  if (!is_node_name(endpoint.name())) {
     throw Error("server", ErrorKind::usage,
                 {.what = "the name of a node's endpoint",
                  .got = "`" + endpoint.name() + "`",
-                 .expected = "no white space, @ or +"});
+                 .expected = "no white space, control character, @ or +"});
   }
   beat_.role = role;
   beat_.instance = random_number();

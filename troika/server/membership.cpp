@@ -52,6 +52,10 @@ Membership::Membership(SchedulerOptions options, int64_t first_committed)
 }
 
 bool Membership::take(const std::string& name, const Beat& beat, net::Duration now) {
+  require(is_node_name(name), "the name of a node", "`" + name + "`",
+          "no white space, control character, @ or +");
+  require(std::ranges::none_of(beat.addresses, [](char c) { return c == '\n' || c == '\r'; }),
+          "the addresses of node " + name, "several lines", "one line");
   if (recovery_.is_under_way) {
     recover(name, beat, now);
     return false;
@@ -75,20 +79,30 @@ bool Membership::take(const std::string& name, const Beat& beat, net::Duration n
     // Another process took the name, so the one before is gone.
     if (known->second.beat.instance != beat.instance) remove(name);
   }
-  if (!nodes_.contains(name)) join(name, beat, now);
+  if (!nodes_.contains(name) && !join(name, beat, now)) return false;
   auto& node = nodes_.at(name);
   node.heard = now;
   node.beat = beat;
   take_copies(name, beat);
   take_saved(name, beat);
+  // A worker that leaves may have finished steps that its earlier beats do not name.
+  bool changed = update_steps();
   if (beat.role == Role::worker && beat.is_leaving) remove(name);
   update_ranges();
-  return update_steps() || map_.generation != generation;
+  changed = update_steps() || changed;
+  return changed || map_.generation != generation;
 }
 
-void Membership::join(const std::string& name, const Beat& beat, net::Duration now) {
+bool Membership::join(const std::string& name, const Beat& beat, net::Duration now) {
   Node node{.beat = beat, .heard = now};
   if (beat.role == Role::worker) {
+    // It had a number before. Servers may have executed its requests under that number, so that
+    // they would count twice under another one.
+    if (beat.generation > 0) {
+      removed_[name] = {beat.instance, beat.is_leaving,
+                        name + " was lost together with an earlier scheduler"};
+      return false;
+    }
     node.worker = ++last_worker_;
     node.before_first = committed_;
     node.granted = committed_;
@@ -98,11 +112,14 @@ void Membership::join(const std::string& name, const Beat& beat, net::Duration n
   nodes_[name] = node;
   const auto workers = map_.workers.size();
   has_begun_ = has_begun_ || workers >= static_cast<size_t>(options_.first_workers);
+  return true;
 }
 
 void Membership::remove(const std::string& name) {
   const auto node = nodes_.extract(name).mapped();
-  removed_[name] = node.beat;
+  removed_[name] = {node.beat.instance, node.beat.is_leaving,
+                    fmt::format("the scheduler had not heard of {} for {:g} s", name,
+                                std::chrono::duration<double>(options_.limit).count())};
   if (node.worker == 0) {
     // Copies that a new process under this name would not have.
     for (auto& range : map_.ranges) {
@@ -141,6 +158,7 @@ void Membership::update_ranges() {
   }
   if (is_assigned_) {
     if (plan_ranges(map_, servers, leaving, options_.replicas)) ++map_.generation;
+    if (snapshot_.number != 0) find_lost_ranges();
   } else if (servers.size() >= static_cast<size_t>(options_.first_servers)) {
     assign_ranges(map_, servers, options_.replicas);
     ++map_.generation;
@@ -227,8 +245,7 @@ State Membership::state_for(const std::string& name) const {
     if (gone->second.is_leaving) {
       state.may_leave = true;
     } else {
-      state.refusal = fmt::format("the scheduler had not heard of {} for {:g} s", name,
-                                  std::chrono::duration<double>(options_.limit).count());
+      state.refusal = gone->second.refusal;
     }
     return state;
   }

@@ -58,8 +58,11 @@ class Membership {
   bool expire(net::Duration now);
   bool set_consistency(Consistency consistency);
 
+  // Whether this scheduler still learns the map from the nodes. If not, it never will again.
+  bool is_taking_over() const { return recovery_.is_under_way; }
   // Begins a snapshot into a folder that exists: workers may finish the steps that some worker has
-  // begun, and when they have, servers write their ranges. None may be under way.
+  // begun, and when they have, servers write their ranges. None may be under way, and
+  // is_taking_over() must be false.
   void begin_snapshot(const std::string& folder);
   // Returns the index when all ranges are written.
   std::optional<SnapshotIndex> finished_snapshot() const;
@@ -92,8 +95,15 @@ class Membership {
     int64_t before_first = -1;
   };
 
+  // A node that was lost, has left or was refused.
+  struct Removed {
+    uint64_t instance = 0;
+    bool is_leaving = false;
+    std::string refusal;  // for a node that did not leave
+  };
+
   struct Snapshot {
-    uint64_t number = 0;  // 0: none is under way
+    uint64_t number = 0;  // random, so that schedulers have different ones; 0: none is under way
     std::string folder;
     int64_t last_step = -1;   // the last step that may begin
     bool is_drained = false;  // all workers have finished it
@@ -111,8 +121,11 @@ class Membership {
   void recover(const std::string& name, const Beat& beat, net::Duration now);
   void finish_recovery();
   void update_snapshot();
+  // Ends a snapshot that lost ranges make impossible.
+  void find_lost_ranges();
   void take_saved(const std::string& name, const Beat& beat);
-  void join(const std::string& name, const Beat& beat, net::Duration now);
+  // Returns false if the node is refused.
+  bool join(const std::string& name, const Beat& beat, net::Duration now);
   void remove(const std::string& name);
   void take_copies(const std::string& name, const Beat& beat);
   void update_ranges();
@@ -126,12 +139,11 @@ class Membership {
   bool is_assigned_ = false;  // first_servers have joined
   bool has_begun_ = false;    // first_workers have joined
   std::map<std::string, Node> nodes_;
-  std::map<std::string, Beat> removed_;  // the last beat of each node that was lost or has left
+  std::map<std::string, Removed> removed_;
   uint64_t last_worker_ = 0;
   int64_t committed_ = -1;
   net::Duration last_expire_{0};
   Snapshot snapshot_;
-  uint64_t last_snapshot_ = 0;
   Recovery recovery_;
   bool is_over_ = false;
 };

@@ -39,10 +39,12 @@ void Membership::finish_recovery() {
   has_begun_ = !workers.empty() || !map_.departed.empty();
   for (const auto& [number, name] : workers) {
     last_worker_ = std::max(last_worker_, number);
-    if (const auto found = beats.find(name); found != beats.end()) {
+    // Without a map it is a new process under this name.
+    const auto found = beats.find(name);
+    if (found != beats.end() && found->second.beat.generation > 0) {
       Node node = found->second;
       node.worker = number;
-      node.granted = node.before_first = node.beat.finished;
+      node.granted = node.before_first = std::max(node.beat.finished, committed_);
       nodes_[name] = node;
       continue;
     }

@@ -11,7 +11,7 @@
 namespace troika::server {
 
 void Membership::begin_snapshot(const std::string& folder) {
-  snapshot_.number = ++last_snapshot_;
+  snapshot_.number = random_number();
   snapshot_.folder = folder;
   snapshot_.last_step = committed_;
   for (const auto& [name, node] : nodes_) {
@@ -35,6 +35,10 @@ void Membership::update_snapshot() {
   if (!snapshot_.is_drained) return;
   // If workers left before, their unfinished steps are over.
   committed_ = std::max(committed_, snapshot_.last_step);
+  find_lost_ranges();
+}
+
+void Membership::find_lost_ranges() {
   for (uint32_t range = 0; range < map_.ranges.size(); ++range) {
     if (map_.ranges[range].is_lost) snapshot_.problem = fmt::format("range {} was lost", range);
   }

@@ -93,8 +93,14 @@ void Scheduler::save(const std::filesystem::path& folder, Deadline deadline) {
     throw Error("server", ErrorKind::usage,
                 {.what = "the snapshot's folder exists", .got = folder.string()});
   }
-  const fs::path part = fs::absolute(folder).lexically_normal().string() + ".part";
-  fs::remove_all(part);
+  if (!endpoint_.run_until([this] { return !membership_.is_taking_over(); }, time_left(deadline))) {
+    throw Error("server", ErrorKind::timeout,
+                {.what = "the snapshot " + folder.string() + " failed",
+                 .got = "a scheduler that has not taken over yet"});
+  }
+  auto whole = fs::absolute(folder).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();  // the name ended with a slash
+  const fs::path part = fmt::format("{}.part-{:016x}", whole.string(), random_number());
   make_folder(part);
   net::act_on(endpoint_, [&] {
     membership_.begin_snapshot(part.string());
@@ -116,8 +122,8 @@ void Scheduler::save(const std::filesystem::path& folder, Deadline deadline) {
     if (problem.empty()) {
       write_index(part, *index);
       sync_path(part);
-      fs::rename(part, folder);
-      sync_path(fs::absolute(folder).parent_path());
+      fs::rename(part, whole);
+      sync_path(whole.parent_path());
     }
   } catch (const std::exception& error) {
     problem = error.what();

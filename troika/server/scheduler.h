@@ -30,9 +30,11 @@ class Scheduler {
   // Writes a snapshot: the values and states of all tables after the last step that some worker has
   // begun, which all workers finish first. No later step begins until the snapshot is whole; calls
   // outside of steps may be in it or not. `folder` must not exist; it appears whole, or not at all.
-  // All servers must see it under this path. Blocks. Throws Error(server): `usage` if the folder
-  // exists, `timeout` if a worker has not finished the step by the deadline, `failure` if a server
-  // cannot write. Callbacks must not call it.
+  // All servers must see it under this path. It is written as `folder.part-` and a random number,
+  // which stays if this process ends before. Blocks, also until a scheduler that takes over has
+  // done so. Throws Error(server): `usage` if the folder exists, `timeout` if a worker has not
+  // finished the step by the deadline, `failure` if a server cannot write. Callbacks must not call
+  // it.
   void save(const std::filesystem::path& folder, Deadline deadline);
   // Blocks until at least these numbers of servers and workers take part. Throws Error(server,
   // timeout) with the present numbers. Callbacks must not call it.
