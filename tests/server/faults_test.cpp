@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/server/nodes.h"
+#include "troika/server/send.h"
 
 namespace troika::server {
 namespace {
@@ -202,6 +203,30 @@ TEST(ServerFaults, CopiesApplyStepsInTheOrderOfTheMaster) {
   const auto after = w0.pull("w", key);
   after.wait(soon());
   EXPECT_THAT(after.values<double>(), testing::Each(10));
+}
+
+// A worker's word about finished steps does not commit the steps of others.
+TEST(ServerFaults, AServerBelievesOnlyTheSchedulerAboutSteps) {
+  Nodes nodes(fault_options(0, 1, 2, Application::per_step));
+  nodes.add_all(1, 2);
+  auto& w0 = nodes.worker(0);
+  const KeySpan first{0, 1};
+  w0.begin_step().wait(soon());
+  w0.push("w", first, std::vector<double>{1}).wait(soon());
+  const auto map = nodes.scheduler().map();
+  uint64_t number = 0;
+  for (const auto& [worker, name] : map.workers) {
+    if (name == "w1") number = worker;
+  }
+  const RequestHead head{
+      .generation = map.generation, .worker = number, .number = 1, .floor = 1, .committed = 5};
+  net::send_owned(nodes.endpoint("w1"), "s0", kRequests,
+                  std::make_shared<const std::string>(
+                      plain_message(head, {.operation = Operation::pull, .run = first})));
+  nodes.run_for(milliseconds(100));
+  const auto pull = w0.pull("w", first);
+  pull.wait(soon());
+  EXPECT_THAT(pull.values<double>(), testing::Each(0));
 }
 
 // A new process under the name of a lost one has none of its values.

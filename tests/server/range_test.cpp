@@ -148,6 +148,10 @@ TEST(ServerRange, MalformedMessagesAreErrors) {
   for (size_t size = 0; size < sent.message->size(); ++size) {
     EXPECT_THROW(parse_request(std::string_view(*sent.message).substr(0, size)), Error);
   }
+  for (const int64_t step : {INT64_MAX, INT64_MIN, int64_t{-2}}) {
+    EXPECT_THROW(write_of({.step = step}, 1, {3}, 2), Error);
+    EXPECT_THROW(write_of({.committed = step}, 1, {3}, 2), Error);
+  }
   const auto tables = two_tables();
   const Range range(0, 1, tables);
   for (int i = 0; i < 20'000; ++i) {

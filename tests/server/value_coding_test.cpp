@@ -109,6 +109,14 @@ TEST(ServerValueCoding, CompressionLosesNothingAndRefusesOtherBytes) {
 }
 
 // Requests keep their meaning in every encoding, and malformed ones are errors.
+// A message of 1 byte for each value would take eight times its size.
+TEST(ServerValueCoding, ValuesThatBecomeTooLongAreRefused) {
+  const std::string encoded(2 * sizeof(double) + kMostUnpacked / sizeof(double) + 1, '\0');
+  std::string values;
+  EXPECT_THROW(decode_values(ValueForm::fixed1, ValueType::float64, encoded, values), Error);
+  EXPECT_TRUE(values.empty());
+}
+
 TEST(ServerValueCoding, RequestsAreDecodedAsTheyWere) {
   std::vector<Key> keys;
   std::vector<float> values;

@@ -116,6 +116,20 @@ TEST(ServerWorld, OneProcessIsEnough) {
   world.leave(net::soon());
 }
 
+TEST(ServerWorld, AServerThatCannotWorkEnds) {
+  WorldParts parts;
+  parts.scheduler.tables = {{.name = "w", .keys = 10, .update = parse_update("user name=least")}};
+  const auto secret = net::Secret::random();
+  World scheduler({.role = WorldRole::scheduler, .scheduler = "127.0.0.1:0", .secret = secret},
+                  parts);
+  World server(
+      {.role = WorldRole::server, .scheduler = scheduler.scheduler_address(), .secret = secret},
+      parts);
+  EXPECT_ERROR(server.serve(net::soon()), ErrorKind::usage,
+               "[server] server-0 cannot work; got [server] the server does not know the update "
+               "function; got least, expected a name in ServerOptions::updates");
+}
+
 TEST(ServerWorld, IsFoundInTheEnvironment) {
   std::map<std::string, std::string> variables;
   const auto variable = [&](const std::string& name) -> std::optional<std::string> {

@@ -1,5 +1,7 @@
 #include "troika/server/held_range.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +12,9 @@
 namespace troika::server {
 
 namespace {
+
+// A worker's step is at most this many steps after the last one that all workers have finished.
+constexpr int64_t kMostAhead = int64_t{1} << 40;
 
 std::string head_text(const CopyHead& head) {
   std::string text;
@@ -33,6 +38,7 @@ CopyHead parse_copy_head(std::string_view message) {
   head.range = static_cast<uint32_t>(reader.number<uint64_t>());
   head.is_whole = reader.number<uint64_t>() != 0;
   head.committed = reader.number<int64_t>();
+  check_step(head.committed);
   return head;
 }
 
@@ -159,7 +165,11 @@ bool HeldRange::take_request(const std::string& worker, const RequestHead& head,
   const Request request = parse_request(*plain);
   const auto signature = head.coding.signature;
   const bool has_kept_keys = signature != 0 && kept_keys_.add(signature, request.body.keys);
-  const auto refusal = range_.refusal(request.body);
+  auto refusal = range_.refusal(request.body);
+  if (head.step > range_.committed() + kMostAhead) {
+    refusal = fmt::format("step {} is too far after step {}, which all workers have finished",
+                          head.step, range_.committed());
+  }
   if (!is_repeated) {
     if (refusal.empty() && writes(request.body.operation)) {
       range_.write(request, plain);

@@ -175,6 +175,7 @@ void Range::load(std::string_view copy) {
     std::visit([&](auto& store) { store.load(reader); }, stores[table]);
   }
   const auto committed = reader.number<int64_t>();
+  check_step(committed);
   decltype(clocks_) clocks;
   decltype(waiting_) waiting;
   for (auto left = reader.number<uint64_t>(); left > 0; --left) {
@@ -183,6 +184,7 @@ void Range::load(std::string_view copy) {
   }
   for (auto left = reader.number<uint64_t>(); left > 0; --left) {
     const auto step = reader.number<int64_t>();
+    check_step(step);
     auto& messages = waiting[{step, reader.number<uint64_t>()}];
     for (auto count = reader.number<uint64_t>(); count > 0; --count) {
       messages.push_back(std::make_shared<const std::string>(reader.text()));

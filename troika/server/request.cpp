@@ -41,6 +41,15 @@ Message keys_part(std::span<const char> keys) {
 
 }  // namespace
 
+void check_step(int64_t step) {
+  if (step < -1 || step > kMostStep) {
+    throw Error("server", ErrorKind::failure,
+                {.what = "a step in a message",
+                 .got = std::to_string(step),
+                 .expected = "-1 to " + std::to_string(kMostStep)});
+  }
+}
+
 void write_head(const RequestHead& head, std::string& to) {
   Writer writer(to);
   const auto& coding = head.coding;
@@ -73,6 +82,8 @@ RequestHead parse_head(std::string_view message) {
   head.floor = reader.number<uint64_t>();
   head.step = reader.number<int64_t>();
   head.committed = reader.number<int64_t>();
+  check_step(head.step);
+  check_step(head.committed);
   head.range = reader.number<uint32_t>();
   head.table = reader.number<uint32_t>();
   const auto operation = reader.number<uint8_t>();

@@ -58,6 +58,10 @@ struct RequestHead {
   Coding coding = {};
   KeySpan run = {};  // the keys, if consecutive
 };
+// The maximum number of a step.
+inline constexpr int64_t kMostStep = int64_t{1} << 62;
+// Throws Error(server, failure) for a number that is not -1 or a step.
+void check_step(int64_t step);
 void write_head(const RequestHead& head, std::string& to);
 inline constexpr size_t kRequestHead = 88;
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kMostCopy = size_t{1} << 36;
 constexpr size_t kMostEarly = 256;
+constexpr size_t kMostEarlyBytes = size_t{256} << 20;
 
 }  // namespace
 
@@ -48,12 +49,23 @@ void Server::tick() {
 void Server::take(net::Channel channel, const std::string& peer, std::string message) {
   try {
     if (try_take(channel, peer, message)) return;
-    if (early_.size() == kMostEarly) early_.pop_front();
-    early_.push_back({channel, peer, std::move(message)});
+    keep(channel, peer, std::move(message));
     member_.beat();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log::warn("a message of {}: {}", peer, error.what());
   }
+}
+
+void Server::keep(net::Channel channel, const std::string& peer, std::string message) {
+  // Senders send again what is not kept.
+  if (message.size() > kMostEarlyBytes) return;
+  if (channel == kCopies && !member_.map()->has_server(peer)) return;
+  while (early_.size() == kMostEarly || early_bytes_ + message.size() > kMostEarlyBytes) {
+    early_bytes_ -= early_.front().message.size();
+    early_.pop_front();
+  }
+  early_bytes_ += message.size();
+  early_.push_back({channel, peer, std::move(message)});
 }
 
 bool Server::try_take(net::Channel channel, const std::string& peer, std::string& message) {
@@ -71,7 +83,8 @@ bool Server::try_take(net::Channel channel, const std::string& peer, std::string
   } else {
     const auto kept = std::make_shared<std::string>(std::move(message));
     const auto head = parse_head(*kept);
-    if (head.generation > generation) {
+    // The worker has heard of a commit before this server, which must not trust it.
+    if (head.generation > generation || head.committed > committed_) {
       message = std::move(*kept);
       return false;
     }
@@ -90,6 +103,7 @@ void Server::follow(const State& state) {
     return;
   }
   if (!failure_.empty() || member_.map()->generation == 0) return;
+  committed_ = std::max(committed_, state.committed);
   follow_map();
   follow_snapshot(state);
   if (file_timer_ == 0) work_on_files();
@@ -128,6 +142,7 @@ void Server::follow_map() {
     ranges_.at(i).follow(map);
   }
   auto early = std::exchange(early_, {});
+  early_bytes_ = 0;
   for (auto& [channel, peer, message] : early) take(channel, peer, std::move(message));
 }
 
@@ -226,7 +241,10 @@ void Server::wait_until_ready(Deadline deadline) {
 
 Surroundings Server::surroundings() {
   Surroundings surroundings;
-  net::act_on(endpoint_, [&] { surroundings = member_.surroundings(); });
+  net::act_on(endpoint_, [&] {
+    surroundings = member_.surroundings();
+    surroundings.failure = failure_;
+  });
   return surroundings;
 }
 

@@ -46,7 +46,7 @@ class Server {
   void leave(Deadline deadline);
 
  private:
-  // A message that needs a newer map than this server has.
+  // A message that needs a newer map or step than this server has.
   struct Early {
     net::Channel channel;
     std::string peer;
@@ -63,7 +63,9 @@ class Server {
   };
 
   void take(net::Channel channel, const std::string& peer, std::string message);
-  // Returns false if the message needs a newer map.
+  // Keeps a message that is early, if there is room.
+  void keep(net::Channel channel, const std::string& peer, std::string message);
+  // Returns false if the message needs a newer map, or a step that the scheduler has not committed.
   bool try_take(net::Channel channel, const std::string& peer, std::string& message);
   void follow(const State& state);
   void follow_map();
@@ -81,10 +83,12 @@ class Server {
   std::vector<Table> tables_;  // set once, with the first map
   std::map<uint32_t, HeldRange> ranges_;
   std::deque<Early> early_;
+  size_t early_bytes_ = 0;
   std::set<uint32_t> to_load_;  // ranges whose files in the snapshot were not read yet
   SnapshotWork snapshot_;
   std::string failure_;  // why this server cannot work
   uint64_t requests_ = 0;
+  int64_t committed_ = -1;  // the last step that all workers have finished, by the newest state
   net::Ticket timer_ = 0;
   net::Ticket file_timer_ = 0;  // 0: there are no files to read or write
   Member member_;

@@ -50,7 +50,8 @@ template <typename T>
 RequestBody StepSum<T>::push() const {
   RequestBody body{.operation = Operation::push, .lengths = lengths_};
   body.values = {reinterpret_cast<const char*>(values_.data()), values_.size() * sizeof(T)};
-  const bool is_run = takes_runs_ && !keys_.empty() && keys_.back() - keys_.front() + 1 == keys_.size();
+  const bool is_run =
+      takes_runs_ && !keys_.empty() && keys_.back() - keys_.front() + 1 == keys_.size();
   if (is_run) {
     body.run = {keys_.front(), keys_.size()};
   } else {

@@ -71,6 +71,8 @@ void decode(ValueForm form, std::span<const char> encoded, std::string& result) 
     fail_encoded("encoded values", encoded.size());
   }
   const size_t count = (encoded.size() - head) / width;
+  if (count > kMostUnpacked / sizeof(T))
+    fail_encoded("encoded values are too long", encoded.size());
   double least = 0, most = 0;
   if (!is_half) {
     std::memcpy(&least, encoded.data(), sizeof(least));

@@ -193,9 +193,10 @@ auto World::add_node(const std::string& name, std::vector<net::Address> listen) 
 
 void World::add_scheduler(SchedulerOptions scheduler) {
   const auto address = parse_address(scheduler_address_);
-  // A name is for the others: this process listens on all addresses.
-  const std::string here =
-      net::is_loopback(address.host) && address.host != "localhost" ? address.host : std::string();
+  // Any other name is for the others: this process then listens on all addresses.
+  const std::string here = address.host == "localhost"      ? "127.0.0.1"
+                           : net::is_loopback(address.host) ? address.host
+                                                            : "";
   auto& node = add_node(kScheduler, {net::Address{here, address.port}});
   scheduler_address_ = address_text(address.host, node.endpoint.addresses()[0].port);
   node.watch_peers();
@@ -253,10 +254,15 @@ void World::serve(Deadline deadline, net::Duration patience) {
   net::Endpoint& endpoint = nodes_[0]->endpoint;
   const auto is_over = [&] {
     now = servers_[0]->surroundings();
-    return now.is_over || !now.refusal.empty() || now.scheduler_silence > patience;
+    return now.is_over || !now.refusal.empty() || !now.failure.empty() ||
+           now.scheduler_silence > patience;
   };
   const bool has_ended = endpoint.run_until(is_over, time_left(deadline));
   if (now.is_over && now.refusal.empty()) return;
+  if (!now.failure.empty()) {
+    throw Error("server", ErrorKind::usage,
+                {.what = endpoint.name() + " cannot work", .got = now.failure});
+  }
   throw Error("server", has_ended ? ErrorKind::peer : ErrorKind::timeout,
               {.what = endpoint.name() + " ends before the run",
                .got = !now.refusal.empty() ? now.refusal

@@ -79,7 +79,8 @@ class World {
   void leave(Deadline deadline);
   // Blocks as long as this process has work: a scheduler until all workers have ended, a server
   // until the scheduler has ended the run. Throws Error(server): `timeout` after the deadline;
-  // `peer` if the scheduler refuses this server, or has been silent for `patience`.
+  // `peer` if the scheduler refuses this server, or has been silent for `patience`; `usage` if this
+  // server cannot work, for example without a table's update rule.
   void serve(Deadline deadline, net::Duration patience = std::chrono::minutes(2));
 
   // This process's scheduler; null if it has none.
