@@ -157,9 +157,17 @@ void generate(int64_t rows, uint64_t features, uint64_t seed) {
   }
 }
 
+// Returns the first step whose pulls have the gradients of all workers' training steps: a worker
+// begins step t when all have finished step t - delay - 1. In this step the workers compute the
+// loss of the final weights.
+int64_t step_of_loss(const Options& options) {
+  return options.steps + options.delay;
+}
+
 // Prints the objective at the weights after the last step, and the traffic of this worker.
 void show_result(server::Worker& worker, const Options& options, const Rows& rows) {
-  const auto loss = worker.pull("loss", server::KeySpan{static_cast<Key>(options.steps), 1});
+  const auto loss =
+      worker.pull("loss", server::KeySpan{static_cast<Key>(step_of_loss(options)), 1});
   const auto weights = worker.pull("w", rows.all_keys);
   loss.wait(soon());
   weights.wait(soon());
@@ -187,12 +195,19 @@ void train(server::Worker& worker, const server::WorldOptions& world, const Opti
     push.insert(push.end(), lossless.begin(), lossless.end());
     worker.set_filters("w", push, lossless);
   }
-  // After the last step, one more computes the loss.
-  for (int64_t step = 0; step < options.steps;) {
+  bool is_selecting = options.has_filters;
+  const int64_t loss_step = step_of_loss(options);
+  // That loss is complete when all workers have finished its step.
+  for (int64_t step = -1; step <= loss_step + options.delay;) {
     worker.begin_step().wait(soon());
     step = worker.step();
-    if (options.has_filters && step == options.steps - options.steps / 5) {
+    if (step >= options.steps && step != loss_step) {
+      worker.end_step();
+      continue;
+    }
+    if (is_selecting && step >= options.steps - options.steps / 5) {
       worker.set_filters("w", lossless, lossless);
+      is_selecting = false;
     }
     const auto pull = worker.pull("w", rows.keys);
     pull.wait(soon());
@@ -202,9 +217,6 @@ void train(server::Worker& worker, const server::WorldOptions& world, const Opti
     worker.push("loss", server::KeySpan{static_cast<Key>(step), 1}, std::vector<double>{loss});
     worker.end_step();
   }
-  // The loss is complete when all workers have finished that step.
-  worker.begin_step().wait(soon());
-  worker.end_step();
   if (world.index == 0) show_result(worker, options, rows);
 }
 
@@ -233,6 +245,7 @@ Options parse(int argc, char** argv) {
   }
   if (options.file.empty()) refuse("the data file", "none", "a file in libsvm's format");
   if (options.steps < 1) refuse("--steps", std::to_string(options.steps), "at least 1");
+  if (options.delay < 0) refuse("--delay", std::to_string(options.delay), "at least 0");
   return options;
 }
 
@@ -256,7 +269,7 @@ int run(int argc, char** argv) {
        .update = server::parse_update(fmt::format("proximal_l1 rate={} l1={}", rate, options.l1))},
       {.name = "loss",
        .type = server::ValueType::float64,
-       .keys = static_cast<uint64_t>(options.steps) + 1,
+       .keys = static_cast<uint64_t>(step_of_loss(options)) + 1,
        .application = server::Application::per_step}};
   parts.scheduler.ranges = 8;
   parts.scheduler.consistency = server::bounded_delay(options.delay);

@@ -1,6 +1,7 @@
 // Filters of workers: what they lose, and what they save.
 #include "troika/server/filter.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/server/one_process.h"
@@ -87,6 +88,11 @@ TEST(ServerFilters, LosslessOnesEqualOneProcess) {
   EXPECT_FALSE(
       is_lossless(parse_filters("significant")[0], table_with("adam", Application::per_step)))
       << "a zero changes a value";
+  for (const char* bounds : {"admit=2", "rows=50"}) {
+    const auto table = parse_table(
+        fmt::format("w float64 keys=0 width=2 initial=0 spread=0 seed=0 {} per_push sum", bounds));
+    EXPECT_FALSE(is_lossless(parse_filters("significant")[0], table)) << "zeros count as pushes";
+  }
 }
 
 TEST(ServerFilters, CachedKeysHalveTheTraffic) {

@@ -102,6 +102,9 @@ TEST(ServerExamples, L1LogisticRegressionFindsTheOptimum) {
         << processes["worker0"].text();
   };
   run_in_processes(1e-6);
+  words.push_back("--delay=3");
+  run_in_processes(1e-6);
+  words.pop_back();
 
   words.push_back("--filters");
   Child filtered(TROIKA_L1_LOGISTIC, {}, words);

@@ -155,7 +155,7 @@ bool is_lossless(const Filter& filter, const TableSpec& table) {
   const auto rule = table.update.kind;
   switch (filter.kind) {
     case FilterKind::significant:
-      return filter.threshold == 0 &&
+      return filter.threshold == 0 && table.admit <= 1 && table.rows == 0 &&
              (rule == UpdateKind::sum || rule == UpdateKind::sgd || rule == UpdateKind::adagrad);
     case FilterKind::skip:
       return filter.probability == 1;

@@ -28,7 +28,7 @@ struct Surroundings {
   std::map<std::string, std::string> servers;  // the servers that take part, with their addresses
   bool is_over = false;                        // the scheduler has ended the run
   std::string refusal;                         // why the scheduler does not let this node take part
-  std::string failure;                         // why this node cannot work
+  std::string failure = {};                    // why this node cannot work
   net::Duration scheduler_silence{0};          // since the scheduler was last heard of
 };
 

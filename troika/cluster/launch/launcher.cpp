@@ -54,7 +54,8 @@ void check_roles(const LaunchOptions& options) {
   }
   if (options.elastic || options.num_nodes > 1 || options.max_restarts > 0) {
     refuse("servers and workers", "several machines or restarts", "one machine",
-           "start the processes of other machines with their variables (docs/parameter-server.md)");
+           "a world on several machines is started by hand, each process with its variables "
+           "(docs/parameter-server.md)");
   }
   if (!options.interface.empty() || !options.master_address.empty()) {
     refuse("servers and workers", "an interface or a master address", "neither",
