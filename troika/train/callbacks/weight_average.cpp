@@ -1,7 +1,7 @@
 #include "troika/train/callbacks/weight_average.h"
 
 #include <map>
-#include <string_view>
+#include <string>
 
 #include "troika/base/error.h"
 #include "troika/checkpoint/reader.h"
@@ -159,7 +159,7 @@ checkpoint::NamedTensors WeightAverage::state() const {
 
 void WeightAverage::put_into(checkpoint::RankState& state) const {
   if (updates_ == 0) return;
-  std::map<std::string_view, state::Entry*> model;
+  std::map<std::string, state::Entry*> model;  // with names of its own: the entries change
   for (auto& entry : state.model) model[entry.first] = &entry;
   for (const auto* entries : {&weights_, &buffers_}) {
     for (const auto& entry : *entries) {
