@@ -40,7 +40,9 @@ at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& l
 // any order of dimensions (channels-last is fine); elements are visited in memory order.
 class FlatParameters {
  public:
-  // Throws Error(usage), naming the parameter, for a name or memory that occurs twice, a different
+  // Makes an empty list, for a rank that holds none of a model's parameters.
+  FlatParameters() = default;
+  // Throws Error(usage) for an empty list and, naming the parameter, for a name or memory that occurs twice, a different
   // type or device, and a tensor that is not dense.
   explicit FlatParameters(std::vector<Parameter> parameters);
 

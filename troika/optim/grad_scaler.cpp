@@ -126,7 +126,7 @@ void GradScaler::unscale(FlatOptimizer& optimizer) {
   }
   if (!on_device.empty()) overflowed = scale_checked(on_device, inverse);
   if (any_rank_) overflowed = any_rank_(overflowed);
-  if (!any) {
+  if (!any && !optimizer.parameters().list().empty()) {
     progress_.erase(&optimizer);
     refuse({.what = "no parameter of this optimizer has a gradient",
             .hint = "call backward() on a scaled loss before unscale() or step()"});

@@ -32,6 +32,8 @@ class ParameterStore {
   virtual std::vector<optim::Parameter> parameters() const = 0;
   // Returns the tensors of parameters(), for an optimizer of LibTorch.
   std::vector<at::Tensor> tensors() const;
+  // Whether parameters() may be empty on a rank: if other ranks hold all of the model's parameters.
+  virtual bool may_be_empty() const { return false; }
   // Whether parameters() returns shards.
   bool has_shards() const;
   // Whether, between passes, each rank holds only its own shards of the parameters.

@@ -17,15 +17,44 @@ namespace troika::parallel {
 using layout::Action;
 using layout::ActionKind;
 
+namespace {
+
+std::string name_of_tied(const TiedParameters::Shared& shared) {
+  return "tied." + *shared.names.begin();
+}
+
+// Makes no calls of a group, so that all ranks throw this error and none sees another rank's end.
+void require_unsharded_ties(const nn::Model& model, const StagesOfModel& stages,
+                            const PipelinePlace& place, const PipelineOptions& options) {
+  if (!options.shards_over_replicas || !place.shares_micro_batches()) return;
+  const auto tied = tied_sets(model, stages, place);
+  if (tied.empty()) return;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "a parameter that stages on several ranks use is sharded over replicas",
+               .got = *tied.front().names.begin() + " on stages with different numbers of replicas",
+               .expected = "as many replicas of each stage",
+               .hint = "or a cut that keeps the parameter on one rank"});
+}
+
+}  // namespace
+
 OwnStages::OwnStages(const nn::Model& model, const StagesOfModel& stages,
                      const PipelinePlace& place, const PipelineOptions& options,
                      const comm::MeshGroups& groups)
     : model_(model), of_model_(stages), place_(place) {
+  require_unsharded_ties(model, stages, place, options);
   tied_ = std::make_unique<TiedParameters>(model, stages, place, groups.world());
   std::set<std::string> seen;  // in an earlier stage of this rank
   for (const int stage : place.own_stages()) {
     stages_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {model, stages[stage]}}));
     add_parts(*stages_.back(), model, options, groups.data(), seen);
+  }
+  // All ranks go through the sets in the same order, because they make groups.
+  for (size_t i = 0; i < tied_->shared().size(); ++i) {
+    const auto name = name_of_tied(tied_->shared()[i]);
+    for_each_part([&](StagePart& part) {
+      if (part.name == name) tied_->sum(i, *part.exchange);
+    });
   }
 }
 
@@ -43,26 +72,19 @@ void OwnStages::add_parts(OwnStage& stage, const nn::Model& model, const Pipelin
     for (const auto& name : shared) names.erase(name);
   }
   const auto add = [&](std::string name, const std::set<std::string>& tensors) {
+    // Replicas may reduce the parts in different orders, so each part has a group of its own: a
+    // replica without micro-batches in a step reduces a stage's first part first, the others the
+    // part whose gradients are complete first.
+    const auto group = *data.split(0);
     StagePart part{std::move(name), module_of(model, tensors), {}};
-    part.exchange = options.make_exchange ? options.make_exchange(*part.module, data)
-                                          : std::make_unique<DataParallel>(*part.module, data);
+    part.exchange = options.make_exchange ? options.make_exchange(*part.module, group)
+                                          : std::make_unique<DataParallel>(*part.module, group);
+    TROIKA_CHECK(options.shards_over_replicas || !part.exchange->has_shards(),
+                 "PipelineOptions::shards_over_replicas is set");
     stage.parts.push_back(std::move(part));
   };
   add(fmt::format("stage.{}-{}", of_model.begin, of_model.end), names);
-  for (const size_t i : sets) {
-    const auto& shared = tied_->shared()[i];
-    add("tied." + *shared.names.begin(), shared.names);
-    const auto& exchange = *stage.parts.back().exchange;
-    if (exchange.has_shards() && place_.shares_micro_batches()) {
-      throw Error("parallel", ErrorKind::usage,
-                  {.what = "a parameter that stages on several ranks use is sharded over replicas",
-                   .got = fmt::format("{} on stages with different numbers of replicas",
-                                      *shared.names.begin()),
-                   .expected = "as many replicas of each stage",
-                   .hint = "or a cut that keeps the parameter on one rank"});
-    }
-    tied_->sum(i, exchange);
-  }
+  for (const size_t i : sets) add(name_of_tied(tied_->shared()[i]), tied_->shared()[i].names);
 }
 
 OwnStage& OwnStages::operator[](int stage) {

@@ -96,6 +96,8 @@ class Pipeline : public ParameterStore {
   bool counts(const std::string& name) const override { return !borrowed().contains(name); }
   std::vector<at::Tensor> counted_gradients() const override;
   // Reduces over all stages.
+  // True: a rank's stages may be empty, or have only blocks without parameters.
+  bool may_be_empty() const override { return true; }
   bool shards_parameters() const override;
   const GroupReducer& reducer() const override;
   // Reduces over the replicas of this rank's stages.

@@ -38,9 +38,12 @@ struct PipelineOptions {
   // Forward passes and losses run under this precision's autocast; none: under the autocast of the
   // calling thread.
   std::optional<nn::NumericPrecision> precision = {};
-  // Makes the exchange of a stage's gradients along the data axis; empty: a DataParallel.
+  // Makes the exchange of a part of a stage, on a group of its own along the data axis; empty: a
+  // DataParallel.
   std::function<std::unique_ptr<Exchange>(torch::nn::Module& stage, const comm::Group& data)>
       make_exchange = {};
+  // Whether these exchanges shard parameters over the replicas.
+  bool shards_over_replicas = false;
   // Makes the values of a model that has none yet, from the state of rank 0's generator. Must
   // outlive the constructor of the pipeline. Null: the model has values.
   compat::DeferredInit* values = nullptr;

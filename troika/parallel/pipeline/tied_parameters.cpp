@@ -47,14 +47,22 @@ std::map<std::string, Users> users_of(const nn::Model& model, const StagesOfMode
 
 }  // namespace
 
+std::vector<TiedSet> tied_sets(const nn::Model& model, const StagesOfModel& stages,
+                               const PipelinePlace& place) {
+  std::map<Users, std::set<std::string>> by_users;
+  for (const auto& [name, users] : users_of(model, stages)) by_users[users].insert(name);
+  std::vector<TiedSet> result;
+  for (const auto& [users, names] : by_users) {
+    auto users_stages = one_of_each_rank(users, place);
+    if (users_stages.size() > 1) result.push_back({std::move(users_stages), names});
+  }
+  return result;
+}
+
 TiedParameters::TiedParameters(const nn::Model& model, const StagesOfModel& stages,
                                const PipelinePlace& place, const comm::Group& world)
     : place_(place), world_(world) {
-  std::map<Users, std::set<std::string>> by_users;
-  for (const auto& [name, users] : users_of(model, stages)) by_users[users].insert(name);
-  for (const auto& [users, names] : by_users) {
-    const auto users_stages = one_of_each_rank(users, place);
-    if (users_stages.size() < 2) continue;
+  for (const auto& [users_stages, names] : tied_sets(model, stages, place)) {
     const auto is_mine = [&](int stage) { return place.is_mine(stage); };
     if (std::ranges::none_of(users_stages, is_mine)) continue;
     std::vector<int> ranks;
@@ -62,8 +70,8 @@ TiedParameters::TiedParameters(const nn::Model& model, const StagesOfModel& stag
       const auto replicas = place.replicas(stage);
       ranks.insert(ranks.end(), replicas.begin(), replicas.end());
     }
-    if (!is_mine(users.front())) borrowed_.insert(names.begin(), names.end());
-    Shared shared{users_stages, world.new_group(ranks), names};
+    if (!is_mine(users_stages.front())) borrowed_.insert(names.begin(), names.end());
+    Shared shared{{users_stages, names}, world.new_group(ranks)};
     std::vector<at::Tensor> parameters;
     for (const auto& [name, tensor] : nn::named_parameters(model)) {
       if (names.contains(name)) parameters.push_back(tensor);

@@ -13,6 +13,16 @@
 
 namespace troika::parallel {
 
+// Parameters that the same stages use.
+struct TiedSet {
+  std::vector<int> stages;  // one stage of each pipeline rank that uses them, the owner's first
+  std::set<std::string> names;
+};
+// Returns those of all ranks of the world, in the same order on each: every set is used by several
+// pipeline ranks.
+std::vector<TiedSet> tied_sets(const nn::Model& model, const StagesOfModel& stages,
+                               const PipelinePlace& place);
+
 // Keeps the copies of a parameter equal: all begin with the owner's values, and each step sums
 // their gradients. The owner is the rank with the stage whose block owns the parameter.
 class TiedParameters {
@@ -25,11 +35,8 @@ class TiedParameters {
   // Returns the names of the parameters that this rank holds and another rank owns.
   const std::set<std::string>& borrowed() const { return borrowed_; }
 
-  // A set of parameters that the same stages use.
-  struct Shared {
-    std::vector<int> stages;  // one stage of each pipeline rank that uses them, the owner's first
-    comm::Group group;        // of all replicas of these ranks
-    std::set<std::string> names;
+  struct Shared : TiedSet {
+    comm::Group group;                    // of all replicas of these ranks
     std::vector<at::Tensor> summed = {};  // in place of the parameters, the store's
   };
   // Returns the sets that this rank uses.

@@ -54,7 +54,8 @@ void Throughput::on_train_start(FitContext& context) {
 
 void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {
   if (is_counted_ || context.task.replicas() > 1) return;
-  counter_ = std::make_shared<compat::FlopCounter>();
+  // A pipeline takes all micro-batches of a step before the first one ends.
+  if (!counter_) counter_ = std::make_shared<compat::FlopCounter>();
   ++started_;
 }
 

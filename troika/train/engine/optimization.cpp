@@ -67,9 +67,10 @@ void require_steppable(const parallel::ParameterStore& store, const OptimizerRec
 
 Optimization::Optimization(const nn::NumericPrecision& precision,
                            const parallel::ParameterStore& store, const OptimizerRecipe& recipe)
-    : Optimization(precision, store.parameters(), recipe, [&store](bool here) {
-        return store.reducer().any(here, "overflow of gradients");
-      }) {
+    : Optimization(
+          precision, store.parameters(), recipe,
+          [&store](bool here) { return store.reducer().any(here, "overflow of gradients"); },
+          store.may_be_empty()) {
   require_steppable(store, recipe);
   optimizer_->complete_sums_by([&store](const at::Tensor& sums) {
     store.shards_reducer().sum(sums, "norms of parameters");
@@ -78,7 +79,7 @@ Optimization::Optimization(const nn::NumericPrecision& precision,
 
 Optimization::Optimization(const nn::NumericPrecision& precision,
                            std::vector<optim::Parameter> parameters, const OptimizerRecipe& recipe,
-                           optim::GradScaler::FlagReduction any_rank) {
+                           optim::GradScaler::FlagReduction any_rank, bool may_be_empty) {
   const auto device = device_of(parameters);
   const auto stepped_on = steps_on_devices(recipe) ? device : c10::Device(at::kCPU);
   if (precision.needs_masters() || stepped_on != device) {
@@ -87,7 +88,8 @@ Optimization::Optimization(const nn::NumericPrecision& precision,
   }
   if (precision.needs_scaler()) scaler_.emplace(optim::GradScalerOptions{}, std::move(any_rank));
   parameters_ = parameters;
-  optimizer_ = make_optimizer(recipe, std::move(parameters));
+  optimizer_ = parameters.empty() && may_be_empty ? make_empty_optimizer(recipe)
+                                                  : make_optimizer(recipe, std::move(parameters));
 }
 
 at::Tensor Optimization::scaled(const at::Tensor& loss) const {
@@ -173,7 +175,7 @@ optim::NamedTensors Optimization::saved_states(const checkpoint::CheckpointReade
 void Optimization::load(const checkpoint::CheckpointReader& saved, const std::string& prefix) {
   skipped_ = saved.read(prefix + kSkipped).item<int64_t>();
   set_learning_rate(saved.read(prefix + kRate).item<double>());
-  require_same_optimizer(saved, prefix + kStates, optimizer_->state());
+  if (!parameters_.empty()) require_same_optimizer(saved, prefix + kStates, optimizer_->state());
   optimizer_->load_state(saved_states(saved, prefix + kStates));
   if (scaler_) scaler_->load_state(saved.read_all(prefix + kScaler));
   if (masters_) masters_->give_weights();

@@ -26,9 +26,11 @@ namespace troika::train {
 // Scales the loss if gradients are in float16.
 class Optimization {
  public:
-  // If ranks hold different gradients, `any_rank` reports an overflow on any rank to all.
+  // If ranks hold different gradients, `any_rank` reports an overflow on any rank to all. Throws
+  // Error(usage) for an empty list, unless it `may_be_empty`.
   Optimization(const nn::NumericPrecision& precision, std::vector<optim::Parameter> parameters,
-               const OptimizerRecipe& recipe, optim::GradScaler::FlagReduction any_rank = {});
+               const OptimizerRecipe& recipe, optim::GradScaler::FlagReduction any_rank = {},
+               bool may_be_empty = false);
   // Steps the parameters this rank owns. `store` must outlive this object. Throws Error(usage) if
   // the store shards parameters and the recipe's custom optimizer needs whole ones.
   Optimization(const nn::NumericPrecision& precision, const parallel::ParameterStore& store,

@@ -153,6 +153,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   options.precision = placement_.precision;
   options.trace = setup.trace;
   options.values = values.get();
+  options.shards_over_replicas = plan.exchange.method == layout::ExchangeMethod::zero;
   options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
     return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);
   };

@@ -58,6 +58,16 @@ class GroupedOptimizer : public optim::FlatOptimizer {
   std::vector<optim::NamedTensors> states_;  // of each parameter; share the members' memory
 };
 
+// The optimizer of a rank that holds no parameters. Its learning rate follows the schedule, too.
+class NoOptimizer : public optim::FlatOptimizer {
+ public:
+  explicit NoOptimizer(double rate)
+      : FlatOptimizer(optim::FlatParameters(), rate, {}, /*counts=*/false) {}
+
+ private:
+  void update(const std::vector<optim::FlatRange>& /*ranges*/) override {}
+};
+
 }  // namespace
 
 bool steps_on_devices(const OptimizerRecipe& recipe) {
@@ -89,6 +99,10 @@ std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& reci
   }
   return std::make_unique<GroupedOptimizer>(std::move(parameters), recipe.optimizer.lr,
                                             std::move(optimizers));
+}
+
+std::unique_ptr<optim::FlatOptimizer> make_empty_optimizer(const OptimizerRecipe& recipe) {
+  return std::make_unique<NoOptimizer>(recipe.optimizer.lr);
 }
 
 }  // namespace troika::train

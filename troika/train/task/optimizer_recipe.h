@@ -49,5 +49,7 @@ bool steps_on_devices(const OptimizerRecipe& recipe);
 // group may be empty, for example on a rank that steps none of its parameters.
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& recipe,
                                                      std::vector<optim::Parameter> parameters);
+// Makes the recipe's optimizer on a rank that holds no parameters.
+std::unique_ptr<optim::FlatOptimizer> make_empty_optimizer(const OptimizerRecipe& recipe);
 
 }  // namespace troika::train
