@@ -145,11 +145,12 @@ TEST(PipelineZero, RefusesATiedParameterOnUnevenReplicas) {
     const auto of = pipeline_case_alone("gpt", 4);
     const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2 data=2-1"));
     const auto make = [&] { Pipeline(of.model, groups, zero(1, {.micro_batches = 2})); };
-    EXPECT_ERROR(make(), ErrorKind::usage,
-                 "[parallel] a parameter that stages on several ranks use is sharded over "
-                 "replicas; got transformer.wte.weight on stages with different numbers of replicas, "
-                 "expected as many replicas of each stage (or a cut that keeps the parameter on "
-                 "one rank)");
+    EXPECT_ERROR(
+        make(), ErrorKind::usage,
+        "[parallel] a parameter that stages on several ranks use is sharded over "
+        "replicas; got transformer.wte.weight on stages with different numbers of replicas, "
+        "expected as many replicas of each stage (or a cut that keeps the parameter on "
+        "one rank)");
   });
 }
 

@@ -42,8 +42,8 @@ class FlatParameters {
  public:
   // Makes an empty list, for a rank that holds none of a model's parameters.
   FlatParameters() = default;
-  // Throws Error(usage) for an empty list and, naming the parameter, for a name or memory that occurs twice, a different
-  // type or device, and a tensor that is not dense.
+  // Throws Error(usage) for an empty list and, naming the parameter, for a name or memory that
+  // occurs twice, a different type or device, and a tensor that is not dense.
   explicit FlatParameters(std::vector<Parameter> parameters);
 
   const std::vector<Parameter>& list() const { return list_; }
