@@ -3,12 +3,18 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/pretend_device/pretend_device.h"
 #include "troika/base/error.h"
+#include "troika/base/file.h"
+#include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 
@@ -20,18 +26,18 @@ using testing::ThrowsMessage;
 
 // The state of the work of all ranks, which the test reads and changes.
 struct Device {
-  std::atomic<bool> is_done = false;  // the result of DeviceWork::done()
-  std::atomic<bool> fails = false;
-  std::atomic<int> works = 0;  // that exist
+  std::atomic<bool> is_done = false;            // the result of DeviceWork::done()
+  std::array<std::atomic<bool>, 2> fails = {};  // by rank
+  std::atomic<int> works = 0;                   // that exist
   std::atomic<int> given_up = 0;
 };
 
 class Queued : public comm::DeviceWork {
  public:
-  explicit Queued(Device& device) : device_(device) { ++device_.works; }
+  Queued(Device& device, int rank) : device_(device), rank_(rank) { ++device_.works; }
   ~Queued() override { --device_.works; }
   bool done() override {
-    if (device_.fails) {
+    if (device_.fails.at(static_cast<size_t>(rank_))) {
       throw Error("comm", ErrorKind::peer, {.what = "the device lost its connection"});
     }
     return device_.is_done;
@@ -40,6 +46,7 @@ class Queued : public comm::DeviceWork {
 
  private:
   Device& device_;
+  const int rank_;
 };
 
 // Sums tensors that are the same on all ranks, on the current stream.
@@ -59,7 +66,7 @@ class QueuingGroup : public comm::GroupImpl {
   bool try_native(const comm::Call& call, Deadline) override {
     if (!call.output.defined() || call.output.is_cpu()) return false;
     call.output.mul_(size());
-    queued_ = std::make_unique<Queued>(device_);
+    queued_ = std::make_unique<Queued>(device_, rank());
     return true;
   }
   std::unique_ptr<comm::DeviceWork> take_queued() override { return std::move(queued_); }
@@ -146,7 +153,7 @@ TEST(QueuedCollectives, ADeviceThatIsLateFailsTheGroup) {
 
 TEST(QueuedCollectives, AFailureOnTheDeviceFailsTheGroup) {
   Device of_all;
-  of_all.fails = true;
+  for (auto& fails : of_all.fails) fails = true;
   run_queuing(of_all, [&](const comm::Group& group) {
     group.all_reduce(ones_on(group));
     wait_until([&] { return of_all.given_up == 2; });
@@ -154,6 +161,23 @@ TEST(QueuedCollectives, AFailureOnTheDeviceFailsTheGroup) {
                 ThrowsMessage<Error>(HasSubstr("the device lost its connection")));
   });
   EXPECT_EQ(of_all.works, 0);
+}
+
+TEST(QueuedCollectives, ThatAreGivenUpAfterAnotherOnesFailureAreRecordedAsFailed) {
+  const TemporaryFolder folder;
+  Device of_all;
+  run_queuing(of_all,
+              [&](const comm::Group& group) {
+                for (int i = 0; i < 3; ++i) group.all_reduce(ones_on(group));
+                group.barrier();
+                if (group.rank() == 0) of_all.fails.front() = true;
+                wait_until([&] { return of_all.given_up == 6; });
+              },
+              {.timeout = Milliseconds(3000), .flight_record = folder.path()});
+  const auto record = nlohmann::json::parse(read_file(folder / "world-rank0.json"));
+  std::vector<std::string> states;
+  for (const auto& call : record.at("calls")) states.push_back(call.at("state"));
+  EXPECT_THAT(states, testing::ElementsAre("failed", "failed", "failed", "finished"));
 }
 
 }  // namespace

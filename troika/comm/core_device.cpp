@@ -43,16 +43,18 @@ void Group::Core::look_at_device(std::unique_lock<std::mutex>& lock) {
           explained(error, fingerprint.describe(), options_.timeout, [&](Deadline asking) {
             return impl_->lifeline()->missing(impl_->info().id, sequence, asking);
           });
-      recorder_->ended(sequence, false);
       failure = std::make_exception_ptr(why);
       break;
     } catch (...) {
-      recorder_->ended(sequence, false);
       failure = std::current_exception();
       break;
     }
   }
   if (failure) {
+    // All calls behind the failed one are given up, too.
+    for (const auto& call : looked_at) {
+      if (call.work) recorder_->ended(call.fingerprint.sequence, false);
+    }
     fail(failure);
     for (auto& call : looked_at) {
       if (call.work) std::exchange(call.work, nullptr)->give_up();
