@@ -4,6 +4,7 @@
 
 #include "tests/support/errors.h"
 #include "troika/base/random.h"
+#include "troika/server/held_range.h"
 
 namespace troika::server {
 namespace {
@@ -139,6 +140,60 @@ TEST(ServerRange, WrongRequestsAreRefused) {
   EXPECT_EQ(refusal({.operation = Operation::pull, .keys = keys}), "the keys are not ascending");
   EXPECT_EQ(refusal({.operation = Operation::push, .run = {10, 2}}),
             "wrong number of values for 2 keys of table w; got 0 bytes, expected 16");
+}
+
+// Keeps the completions of sends.
+class SlowEndpoint : public net::Endpoint {
+ public:
+  SlowEndpoint() : Endpoint("s0") {}
+
+  net::Ticket send(const std::string&, net::Channel, const net::Pieces&, net::Priority,
+                   net::Completion completion) override {
+    sending.push_back(std::move(completion));
+    return sending.size();
+  }
+  net::Ticket receive(const std::string&, net::Channel, std::span<char>, net::Completion) override {
+    return 1;
+  }
+  void handle(net::Channel, size_t, net::Handler) override {}
+  void listen_to_peers(net::PeerListener) override {}
+  void disconnect(const std::string&) override {}
+  void part(const std::string&, net::Duration) override {}
+  void cancel(net::Ticket, net::Outcome) override {}
+  net::Duration now() const override { return net::Duration(0); }
+  net::Ticket after(net::Duration, std::function<void()>) override { return 1; }
+  bool run_until(const std::function<bool()>& is_over, net::Duration) override { return is_over(); }
+
+  std::vector<net::Completion> sending;
+};
+
+// A worker repeats its requests while a large answer is on its way.
+TEST(ServerRange, RepeatedRequestsDoNotMultiplyAnswers) {
+  const auto tables = two_tables();
+  SlowEndpoint endpoint;
+  HeldRange range(endpoint, 0, 1, tables, std::chrono::milliseconds(10));
+  RingMap map;
+  map.generation = 3;
+  map.workers = {{1, "w0"}};
+  map.ranges.push_back({.holders = {"s0"}, .joiners = {}});
+  range.follow(std::make_shared<const RingMap>(map));
+  const RequestHead head{.generation = 3, .worker = 1, .number = 1, .floor = 1};
+  for (const auto operation : {Operation::pull, Operation::push_pull}) {
+    auto next = head;
+    next.number = next.floor = operation == Operation::pull ? 1 : 2;
+    const std::vector<double> ones(30, 1);
+    RequestBody body{.operation = operation, .run = {0, 30}};
+    if (writes(operation)) body.values = {reinterpret_cast<const char*>(ones.data()), 240};
+    const auto message = std::make_shared<const std::string>(plain_message(next, body));
+    const auto take = [&] { range.take_request("w0", parse_head(*message), message); };
+    for (int i = 0; i < 5; ++i) take();
+    ASSERT_EQ(endpoint.sending.size(), 1u);
+    endpoint.sending[0]({});
+    take();
+    EXPECT_EQ(endpoint.sending.size(), 2u) << "the answer may be lost";
+    endpoint.sending[1]({});
+    endpoint.sending.clear();
+  }
 }
 
 // Random bytes and cut messages end with an error, nothing else.

@@ -74,6 +74,7 @@ void HeldRange::follow(std::shared_ptr<const RingMap> map) {
     // Workers ask the new master again.
     copies_.clear();
     waiting_.clear();
+    answering_ = std::make_shared<std::set<RequestId>>();
     return;
   }
   if (!was_master) written_ = acknowledged_ = 0;
@@ -153,6 +154,7 @@ bool HeldRange::take_request(const std::string& worker, const RequestHead& head,
   range_.commit(head.committed, map_->departed);
   const bool is_repeated = head.number <= range_.clock(head.worker);
   if (!is_repeated && !range_.is_next(head)) return false;
+  if (is_repeated && answering_->contains({head.worker, head.number})) return false;
   const auto plain = decode(head, message);
   if (!plain) {
     std::string text;
@@ -200,12 +202,17 @@ void HeldRange::answer(const std::string& worker, const Request& request, const 
                  {}, {}, 0, text);
   }
   auto message = std::make_shared<const std::string>(std::move(text));
-  if (!writes(body.operation)) {
-    net::send_owned(endpoint_, worker, kAnswers, std::move(message));
-    return;
-  }
-  waiting_.push_back({written_, worker, std::move(message)});
+  const RequestId id{head.worker, head.number};
+  answering_->insert(id);
+  if (!writes(body.operation)) return send_answer(worker, id, message);
+  waiting_.push_back({written_, worker, id, std::move(message)});
   send_acknowledged();
+}
+
+void HeldRange::send_answer(const std::string& worker, RequestId request, const Message& answer) {
+  net::send_owned(
+      endpoint_, worker, kAnswers, answer, net::Priority::normal,
+      [answering = answering_, request](const net::Result&) { answering->erase(request); });
 }
 
 void HeldRange::send_acknowledged() {
@@ -217,9 +224,9 @@ void HeldRange::send_acknowledged() {
   }
   acknowledged_ = std::max(acknowledged_, everywhere);
   while (!waiting_.empty() && waiting_.front().number <= everywhere) {
-    auto& [number, worker, message] = waiting_.front();
-    net::send_owned(endpoint_, worker, kAnswers, std::move(message));
+    const auto first = std::move(waiting_.front());
     waiting_.pop_front();
+    send_answer(first.worker, first.request, first.answer);
   }
   for (auto& [server, copy] : copies_) {
     copy.is_done =

@@ -12,7 +12,9 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/net/endpoint.h"
@@ -98,10 +100,13 @@ class HeldRange {
     bool is_required = false;  // writes are acknowledged only after they have arrived here
     bool is_done = false;      // all acknowledged writes have arrived
   };
+  // A worker's number, and that of its request.
+  using RequestId = std::pair<uint64_t, uint64_t>;
   // An answer that waits for copies.
   struct WaitingAnswer {
     uint64_t number = 0;
     std::string worker;
+    RequestId request;
     Message answer;
   };
 
@@ -115,6 +120,7 @@ class HeldRange {
   void answer(const std::string& worker, const Request& request, const Coding& coding,
               bool has_kept_keys, const std::string& refusal);
   void send_acknowledged();
+  void send_answer(const std::string& worker, RequestId request, const Message& answer);
 
   net::Endpoint& endpoint_;
   const uint32_t index_;
@@ -127,6 +133,9 @@ class HeldRange {
   uint64_t written_ = 0;       // number of writes since this server became master
   uint64_t acknowledged_ = 0;  // writes up to this one may be acknowledged
   std::deque<WaitingAnswer> waiting_;
+  // The requests whose answers wait or are being sent. When these are repeated, they are not
+  // answered again, so that large answers do not pile up. Completions may outlive the range.
+  std::shared_ptr<std::set<RequestId>> answering_ = std::make_shared<std::set<RequestId>>();
   KeptKeys kept_keys_{kMostKeptKeys};
   // For a copy: the master's stream and its next entry.
   uint64_t term_ = 0;
