@@ -22,7 +22,7 @@ struct Outgoing {
   Channel channel = 0;
   Pieces message;
   Priority priority{};
-  Completion completion;
+  Completion completion = {};
   size_t framed = 0;       // bytes in frames that next() has returned
   size_t written = 0;      // bytes of these that the socket has accepted
   uint64_t id = 0;         // set when granted
