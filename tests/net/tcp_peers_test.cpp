@@ -257,7 +257,7 @@ TEST_F(TcpPeers, WithTheSameNameExcludeEachOther) {
   TcpEndpoint b(options("b")), a(options("a")), other(options("a"));
   a.connect("b", b.addresses(), soon());
   EXPECT_ERROR(
-      other.connect("b", b.addresses(), Deadline::after(Milliseconds(30))), ErrorKind::timeout,
+      other.connect("b", b.addresses(), Deadline::after(Milliseconds(300))), ErrorKind::timeout,
       "[net] could not connect to b in time; got another connection that was not complete");
   send_by(a, "b", 1, "hello", soon());
   EXPECT_EQ(Receipt(b, "a", 1, 5).text(), "hello");

@@ -125,6 +125,7 @@ void TcpEndpoint::admit(Arrival arrival) {
 }
 
 bool TcpEndpoint::has_begun(const std::string& peer) {
+  const Reactor::Hold hold(reactor_);
   const PeerLink* link = find(peer);
   return link && link->has_begun();
 }
