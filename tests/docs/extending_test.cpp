@@ -22,7 +22,18 @@ namespace {
 #include "extending-2.inc"
 #include "extending-3.inc"
 #include "extending-4.inc"
+
+// Ranks are threads, which share LibTorch's generator: all draw the same values, one after another.
+std::shared_ptr<nn::Model> draw_disc_model() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  torch::manual_seed(1);
+  return make_disc_model();
+}
+#define make_disc_model draw_disc_model
 #include "extending-5.inc"
+#undef make_disc_model
+
 #include "extending-6.inc"
 #include "extending-7.inc"
 
@@ -38,7 +49,6 @@ observe::RunSummary train_on(int ranks, const std::filesystem::path& folder) {
   options.data.global_batch_size = 60;
   observe::RunSummary summary;
   comm::local::run(ranks, [&](const comm::Group& group) {
-    torch::manual_seed(1);
     const auto own = train_disc(group, options);
     if (group.rank() == 0) summary = own;
   });
