@@ -193,7 +193,8 @@ void expect_pipeline(TrainOptions options, const comm::Group& group) {
   expect_close(predicted.training_peak(),
                std::max({measured.start, measured.first, measured.second, measured.between}),
                what + ", training", 1.05);
-  expect_close(predicted.validation, measured.validation, what + ", validation");
+  // Counts the receive buffers of all edges of an evaluation, few of which are in use at a time.
+  expect_close(predicted.validation, measured.validation, what + ", validation", 1.4);
 }
 
 void expect_pipelines(const std::string& model, const comm::Group& group, bool all) {
