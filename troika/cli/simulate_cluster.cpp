@@ -61,7 +61,8 @@ layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster
   auto table = train::make_table(options);
   read_configuration(table, arguments.config, overrides);
   if (!profiled_model.empty() && profiled_model != options.model.name) {
-    refuse_argument("--profile", fmt::format("{}, of {}", arguments.profile, profiled_model),
+    refuse_argument("simulate", "--profile",
+                    fmt::format("{}, of {}", arguments.profile, profiled_model),
                     fmt::format("a profile of {}, the configured model", options.model.name),
                     "troika profile measures one");
   }
