@@ -65,7 +65,7 @@ TEST_F(PlanCommand, ExplainsAConfigurationInAnyWorld) {
   EXPECT_EQ(troika("plan --plan plan.toml").out, there.out);
   write("cluster.toml",
         "[[devices]]\nhost = \"a\"\ncount = 3\n[[devices]]\nhost = \"b\"\ncount = 3\n");
-  EXPECT_THAT(troika("plan run.toml --cluster cluster.toml").out, HasSubstr("among 3 ranks\n"));
+  EXPECT_THAT(troika("plan run.toml --cluster cluster.toml").out, HasSubstr("over 3 ranks\n"));
   const auto uneven = troika("plan run.toml --nodes 2 --ranks 5");
   EXPECT_NE(uneven.exit_code, 0);
   EXPECT_THAT(uneven.err, HasSubstr("[plan] ranks of a plan; got 5 on 2 nodes, expected equally "
