@@ -64,7 +64,7 @@ struct Report {
   std::map<int, MemoryChoice> configured = {};  // by number of ranks
   int64_t resident_before = 0;                  // of this process before tensors: its libraries
   std::map<int, Budget> budgets = {};           // by number of ranks
-  // Of a configured pipeline: the prediction for each rank of its pipeline axis, by number of
+  // If a pipeline is configured: the prediction for each rank of its pipeline axis, by number of
   // ranks.
   std::map<int, std::vector<MemoryPrediction>> pipelines = {};
 

@@ -59,7 +59,7 @@ struct RunSummary {
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();   // over all ranks
   double median_step_milliseconds = std::numeric_limits<double>::quiet_NaN();
   std::vector<PhaseTime> phase_milliseconds = {};  // a JSON object; empty: not measured
-  // Of a pipeline: the share of a step's passes in which each rank is idle; empty: no pipeline.
+  // For a pipeline: the share of a step's passes in which each rank is idle; empty: no pipeline.
   std::vector<double> bubble = {};
   std::optional<Roofline> roofline = {};
   double seconds = std::numeric_limits<double>::quiet_NaN();  // wall time of the run

@@ -16,7 +16,7 @@ namespace troika::train {
 struct StageMemory {
   std::vector<double> taken;      // of each tensor of StageOfModel::takes
   std::vector<double> gradients;  // of the gradient of each of these; 0: it has none
-  // Of the gradient of each tensor of StageOfModel::gives; 0: no later stage sends one back.
+  // Bytes of the gradient of each tensor of StageOfModel::gives; 0: no later stage sends one back.
   std::vector<double> given_gradients;
   double forward_peak = 0;  // beyond the bytes before the forward pass
   double kept = 0;          // from the forward to the backward pass
