@@ -38,7 +38,7 @@ std::vector<at::Tensor> ParameterStore::gradients() const {
 }
 
 double ParameterStore::squares_of_gradients() const {
-  const auto sum = at::full({1}, sum_of_squares(counted_gradients()), at::kDouble);
+  const auto sum = at::full({1}, sum_of_squares(gradients()), at::kDouble);
   reducer().sum(sum, "norm of gradients");
   return sum.item<double>();
 }

@@ -44,8 +44,6 @@ class ParameterStore {
   // Whether this rank's copy of a parameter counts in sums over the model: not if another rank owns
   // the parameter.
   virtual bool counts(const std::string& /*name*/) const { return true; }
-  // Returns the part of gradients() that counts for norms.
-  virtual std::vector<at::Tensor> counted_gradients() const { return gradients(); }
   // Returns the reducer over the ranks that together own the model. It lives as long as this
   // object.
   virtual const GroupReducer& reducer() const { return GroupReducer::of_whole_model(); }

@@ -279,16 +279,6 @@ double Pipeline::squares_of_gradients() const {
   return reducer_->squares_of_gradients();
 }
 
-std::vector<at::Tensor> Pipeline::counted_gradients() const {
-  if (borrowed().empty()) return gradients();
-  std::vector<at::Tensor> result;
-  for (const auto& parameter : parameters()) {
-    const auto& gradient = parameter.tensor.grad();
-    if (gradient.defined() && counts(parameter.name)) result.push_back(gradient);
-  }
-  return result;
-}
-
 const std::set<std::string>& Pipeline::borrowed() const {
   return own_->tied().borrowed();
 }

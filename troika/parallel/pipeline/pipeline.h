@@ -94,7 +94,6 @@ class Pipeline : public ParameterStore {
   std::vector<optim::Parameter> parameters() const override;
   std::vector<at::Tensor> gradients() const override;
   bool counts(const std::string& name) const override { return !borrowed().contains(name); }
-  std::vector<at::Tensor> counted_gradients() const override;
   // Reduces over all stages.
   // True: a rank's stages may be empty, or have only blocks without parameters.
   bool may_be_empty() const override { return true; }
