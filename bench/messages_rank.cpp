@@ -3,7 +3,9 @@
 //
 // messages_rank ROUNDS, started by mpirun. Rank 0 prints JSON: for each size and method, the
 // microseconds of one direction in each round, which is half of the mean round trip; for memcpy,
-// the microseconds of one copy.
+// the microseconds of one copy. Each message is written anew before it is sent or copied, as a
+// stage computes what it sends; otherwise a back end that copies once would read the old bytes from
+// the receiver's own cache. The time of writing is measured in each round and subtracted.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fcntl.h>
@@ -23,6 +25,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/base/clock.h"
@@ -154,28 +157,43 @@ void add_mpi(std::vector<Way>& routes, int other) {
                     }});
 }
 
+void write(const at::Tensor& message, int64_t value) {
+  std::memset(message.data_ptr(), static_cast<int>(value), message.nbytes());
+  asm volatile("" ::: "memory");
+}
+
 // Returns the microseconds of one direction.
 double time_trips(const Group& world, const Way& way, const at::Tensor& out, const at::Tensor& in,
                   int64_t trips) {
+  const auto send = [&](int64_t i) {
+    write(out, i);
+    way.send(out);
+  };
   world.barrier();
   const troika::Stopwatch watch;
   for (int64_t i = 0; i < trips; ++i) {
-    if (world.rank() == 0) way.send(out);
+    if (world.rank() == 0) send(i);
     way.receive(in);
-    if (world.rank() == 1) way.send(out);
+    if (world.rank() == 1) send(i);
   }
   return watch.seconds() * 1e6 / static_cast<double>(2 * trips);
 }
 
-// Returns the time of one memcpy in microseconds, which rank 0 measures while the other rank waits.
-double time_copies(const Group& world, const at::Tensor& out, const at::Tensor& in,
-                   int64_t copies) {
-  const troika::Stopwatch watch;
-  for (int64_t i = 0; world.rank() == 0 && i < copies; ++i) {
-    std::memcpy(in.data_ptr(), out.data_ptr(), out.nbytes());
-    asm volatile("" ::: "memory");
-  }
-  return watch.seconds() * 1e6 / static_cast<double>(copies);
+// Returns the time of one write, and of one memcpy, in microseconds. Rank 0 measures while the
+// other rank waits.
+std::pair<double, double> time_copies(const Group& world, const at::Tensor& out,
+                                      const at::Tensor& in, int64_t copies) {
+  const auto time = [&](bool copies_too) {
+    const troika::Stopwatch watch;
+    for (int64_t i = 0; world.rank() == 0 && i < copies; ++i) {
+      write(out, i);
+      if (copies_too) std::memcpy(in.data_ptr(), out.data_ptr(), out.nbytes());
+      asm volatile("" ::: "memory");
+    }
+    return watch.seconds() * 1e6 / static_cast<double>(copies);
+  };
+  const double writing = time(false);
+  return {writing, time(true) - writing};
 }
 
 int64_t trips_a_round(const Group& world, double microseconds) {
@@ -220,14 +238,15 @@ int main(int argc, char** argv) try {
       time_trips(shm, way, out, in, 3);
       trips.push_back(trips_a_round(shm, time_trips(shm, way, out, in, 10)));
     }
-    const int64_t copies = trips_a_round(shm, std::max(0.01, time_copies(shm, out, in, 10)));
+    const int64_t copies = trips_a_round(shm, std::max(0.01, time_copies(shm, out, in, 10).second));
     auto& times = result[std::to_string(bytes)];
     for (int round = 0; round < rounds; ++round) {
-      for (size_t i = 0; i < routes.size(); ++i) {
-        times[routes[i].name].push_back(time_trips(shm, routes[i], out, in, trips[i]));
-      }
       shm.barrier();
-      times["memcpy"].push_back(time_copies(shm, out, in, copies));
+      const auto [writing, copying] = time_copies(shm, out, in, copies);
+      times["memcpy"].push_back(copying);
+      for (size_t i = 0; i < routes.size(); ++i) {
+        times[routes[i].name].push_back(time_trips(shm, routes[i], out, in, trips[i]) - writing);
+      }
     }
   }
   shm.barrier();

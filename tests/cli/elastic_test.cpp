@@ -136,8 +136,12 @@ TEST_F(ElasticTraining, RefusesABatchThatDependsOnTheNumberOfMachines) {
        "data.batch_size = 4 on each of a changing number of ranks, expected "
        "data.global_batch_size, a multiple of 12 "},
       {"--data.global_batch_size=16",
-       "data.global_batch_size = 16, which does not divide among the ranks of 3 machines, "
+       "data.global_batch_size = 16, which does not divide among the replicas on 3 machines, "
        "expected data.global_batch_size, a multiple of 12 "},
+      // Each machine holds one replica of the model.
+      {"--trainer.strategy=1f1b --mesh.pipeline=2 --data.global_batch_size=8",
+       "data.global_batch_size = 8, which does not divide among the replicas on 3 machines, "
+       "expected data.global_batch_size, a multiple of 6 "},
   };
   for (const auto& [option, words] : rows) {
     const auto outcome = run_program(

@@ -91,7 +91,7 @@ TEST_F(Memory, CountsTheMailboxesOfTheBackEnd) {
   };
   EXPECT_NEAR(resident(tcp[8]) - resident(gloo[8]), 7 * kMiB, kMiB);
   const auto table = troika("memory --ranks=8 --comm.backend=tcp" + kModel).out;
-  EXPECT_THAT(table, HasSubstr("\n  mailboxes of the back end, at most: 7.0 MiB\n"));
+  EXPECT_THAT(table, HasSubstr("\n  mailboxes of the back end, at most: 15.0 MiB\n"));
 }
 
 TEST_F(Memory, ComesAsATableOfAllChoices) {

@@ -1,6 +1,7 @@
 // Each snippet of README.md and docs/, in a scope with the names that the page assumes. The test is
 // that they compile.
 #include <torch/torch.h>
+#include <troika/base/config.h>
 #include <troika/troika.h>
 
 using namespace troika;

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "troika/base/config.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/layout/schedules/table.h"

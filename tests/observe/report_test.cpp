@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "tests/support/errors.h"
+#include "troika/base/config.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/observe/report/page.h"
@@ -57,7 +58,7 @@ const char* const kTrace = R"({"otherData": {"clock_error_microseconds": [0, 2.5
 {"ph":"M","name":"thread_name","pid":0,"tid":2,"args":{"name":"communication"}}]})";
 
 // Returns the changed options of a program with two options.
-std::vector<config::Table::Setting> changed_options(const std::string& toml) {
+std::vector<config::Setting> changed_options(const std::string& toml) {
   std::string name = "run";
   int64_t epochs = 0;
   config::Table table;

@@ -10,6 +10,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/numbers.h"
+#include "troika/base/config.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"

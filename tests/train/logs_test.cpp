@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/errors.h"
+#include "troika/base/config.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/base/text.h"

@@ -7,6 +7,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/own_program.h"
+#include "troika/base/config.h"
 #include "troika/comm/end_with.h"
 #include "troika/data/make_dataset.h"
 #include "troika/train/run/callback.h"

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
+#include "troika/base/config.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/tensor_memory.h"

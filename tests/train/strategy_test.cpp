@@ -1,4 +1,5 @@
 // Strategies by a user's options, each compared with one process.
+#include "troika/base/config.h"
 #include "troika/train/options/resolve_plan.h"
 
 #include <gmock/gmock.h>

@@ -347,7 +347,7 @@ std::string Table::to_toml() const {
   return out;
 }
 
-std::vector<Table::Setting> Table::changed() const {
+std::vector<Setting> Table::changed() const {
   std::vector<Setting> settings;
   for (const auto& row : rows_) {
     auto value = show(value_of(row)), initial = show(row.initial);

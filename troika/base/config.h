@@ -62,6 +62,14 @@ std::string meant_name(const std::string& text, const std::vector<std::string>& 
 // For a list of strings: any subset of `names`, without repetition.
 Rule some_of(std::vector<std::string> names);
 
+// An option that differs from its default. Both values are formatted as TOML.
+struct Setting {
+  std::string key;
+  std::string value;
+  std::string initial;
+  std::string help;
+};
+
 class Table {
  public:
   // Adds a row. `variable` must outlive the table; T is an alternative of Value. The default may
@@ -93,13 +101,7 @@ class Table {
 
   // Returns the current values as TOML that parse() accepts, each with its help as a comment.
   std::string to_toml() const;
-  // Returns the rows whose value differs from the default, in order. Values are formatted as TOML.
-  struct Setting {
-    std::string key;
-    std::string value;
-    std::string initial;
-    std::string help;
-  };
+  // Returns the rows whose value differs from the default, in order.
   std::vector<Setting> changed() const;
   // Returns Markdown tables, one per section, of all options with default, type and meaning.
   std::string to_markdown() const;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "troika/base/config.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/session.h"
 #include "troika/train/options/options.h"

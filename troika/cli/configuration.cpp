@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/train/options/checkpoint_options.h"

@@ -7,8 +7,9 @@
 namespace troika::cli {
 
 // Under `troika launch --nnodes MIN:MAX` (TROIKA_NNODES), the global batch must be the same for
-// each number of ranks, and divisible by each. Otherwise the loss of a machine would change the
-// results of the run or end it. Throws Error(train, usage) with a suitable batch.
+// each number of machines, and divisible among the replicas on each. Otherwise the loss of a
+// machine would change the results of the run or end it. Throws Error(train, usage) with a suitable
+// batch.
 void require_elastic_batch(const train::TrainOptions& options,
                            const cluster::Environment& environment,
                            const cluster::Variables& variables = cluster::process_variable);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/cli/command_line.h"

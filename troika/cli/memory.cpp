@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/exit_code.h"
 #include "troika/base/log.h"

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "troika/base/config.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/cli/configuration.h"

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/checkpoint/foreign_weights.h"

@@ -9,7 +9,8 @@ namespace troika::comm {
 // Returns the largest number of bytes that one rank of a world of `ranks` ranks, spread evenly over
 // `nodes` nodes, holds for messages and collectives in memory of the back end itself. `backend` is
 // the name in comm.backend.
-//   shm: the staging area, the slots of calls, and the cells of all messages that the rank sends.
+//   shm: the staging area, the slots of calls, the cells of all messages that the rank sends, and
+//        the blocks that are kept for reuse.
 //   tcp: the credit of each other rank, which limits what that rank may send ahead (net/frame.h).
 //   gloo, mpi: 0, because their libraries do not tell.
 //   auto: on one node shm; on several, shm for the ranks of its node and tcp for the others. Where

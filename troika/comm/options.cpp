@@ -1,5 +1,6 @@
 #include "troika/comm/options.h"
 
+#include "troika/base/config.h"
 #include "troika/net/hello.h"
 
 namespace troika::comm {

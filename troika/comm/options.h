@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "troika/base/config.h"
+#include "troika/base/config_fwd.h"
 
 namespace troika::comm {
 

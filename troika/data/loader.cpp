@@ -56,8 +56,8 @@ std::optional<Batch> Loader::next() {
   } else {
     outcome = take();
   }
-  if (auto* problem = std::get_if<std::exception_ptr>(&outcome)) std::rethrow_exception(*problem);
-  return std::get<Batch>(std::move(outcome));
+  if (outcome.problem) std::rethrow_exception(outcome.problem);
+  return std::move(outcome.batch);
 }
 
 Loader::Outcome Loader::load(size_t batch) const {
@@ -67,14 +67,14 @@ Loader::Outcome Loader::load(size_t batch) const {
     if (loaded.size() == samples) {
       if (loaded.samples.empty()) loaded.samples = batches_[batch];
       if (options_.device != c10::DeviceType::CPU) stage(loaded, options_.device);
-      return loaded;
+      return {.batch = std::move(loaded)};
     }
     throw Error("data", ErrorKind::usage,
                 {.what = "a data set loaded a batch of another size than asked for",
                  .got = fmt::format("{} samples", loaded.size()),
                  .expected = std::to_string(samples)});
   } catch (...) {
-    return std::current_exception();
+    return {.problem = std::current_exception()};
   }
 }
 
@@ -116,7 +116,7 @@ Loader::Outcome Loader::take() {
     outcome = load_unlocked(lock, started_++);
   } else {
     Outcome& slot = slots_[taken_ % slots_.size()];
-    if (!ready_.wait_for(lock, options_.patience, [&] { return slot.index() != 0; })) {
+    if (!ready_.wait_for(lock, options_.patience, [&] { return slot.is_there(); })) {
       throw Error("data", ErrorKind::timeout,
                   {.what = fmt::format("batch {} of {} is not loaded", taken_, batches_.size()),
                    .got = fmt::format("nothing in {} ms", options_.patience.count()),

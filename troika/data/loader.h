@@ -8,7 +8,6 @@
 #include <mutex>
 #include <stop_token>
 #include <thread>
-#include <variant>
 
 #include "troika/base/clock.h"
 #include "troika/data/dataset.h"
@@ -48,7 +47,13 @@ class Loader {
   int64_t size() const { return static_cast<int64_t>(batches_.size()); }
 
  private:
-  using Outcome = std::variant<std::monostate, Batch, std::exception_ptr>;
+  // The batch, or why it was not loaded; neither while no load has ended.
+  struct Outcome {
+    std::optional<Batch> batch = std::nullopt;
+    std::exception_ptr problem = nullptr;
+
+    bool is_there() const { return batch || problem; }
+  };
 
   Outcome load(size_t batch) const;
   void work(const std::stop_token& stop);

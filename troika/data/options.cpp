@@ -1,5 +1,7 @@
 #include "troika/data/options.h"
 
+#include "troika/base/config.h"
+
 namespace troika::data {
 
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "troika/base/config.h"
+#include "troika/base/config_fwd.h"
 #include "troika/data/make_dataset.h"
 
 namespace troika::data {

@@ -1,5 +1,6 @@
 #include "troika/nn/options.h"
 
+#include "troika/base/config.h"
 #include "troika/nn/attention.h"
 
 namespace troika::nn {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "troika/base/config.h"
+#include "troika/base/config_fwd.h"
 #include "troika/nn/zoo.h"
 
 namespace troika::nn {

@@ -1,5 +1,7 @@
 #include "troika/optim/options.h"
 
+#include "troika/base/config.h"
+
 namespace troika::optim {
 
 using config::above;

@@ -1,7 +1,7 @@
 // Options of a run for its optimizer and its learning rate.
 #pragma once
 
-#include "troika/base/config.h"
+#include "troika/base/config_fwd.h"
 #include "troika/optim/optimizer.h"
 #include "troika/optim/schedule.h"
 

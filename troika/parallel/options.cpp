@@ -1,5 +1,6 @@
 #include "troika/parallel/options.h"
 
+#include "troika/base/config.h"
 #include "troika/layout/plan.h"
 #include "troika/layout/schedules/table.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "troika/base/config.h"
+#include "troika/base/config_fwd.h"
 #include "troika/comm/codec/codec.h"
 
 namespace troika::parallel {

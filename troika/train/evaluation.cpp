@@ -51,8 +51,12 @@ std::string describe(const std::vector<int64_t>& layout) {
 }
 
 // A pipeline that made its stages without the whole model leaves each rank with its own stages.
-void require_values(RunMode mode, torch::nn::Module& module, const std::string& ckpt) {
-  if (!parallel::lacks_tensors(module)) return;
+// Called by all ranks, which throw together: a rank may own all stages that have parameters.
+void require_values(RunMode mode, const comm::Group& group, torch::nn::Module& module,
+                    const std::string& ckpt) {
+  const bool lacks = parallel::lacks_tensors(module);
+  const auto all = group.all_gather_text(lacks ? "lacks" : "", "values of the model");
+  if (std::ranges::all_of(all, [](const auto& text) { return text.empty(); })) return;
   if (ckpt.empty()) {
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("cannot {} the model that a pipeline has trained",
@@ -61,7 +65,7 @@ void require_values(RunMode mode, torch::nn::Module& module, const std::string& 
                  .expected = "a checkpoint, as last",
                  .hint = "or a task that was made with its values, which fit() leaves whole"});
   }
-  parallel::give_left_out_memory(module);
+  if (lacks) parallel::give_left_out_memory(module);
 }
 
 // Logs errors of teardown(): the error that came before matters more.
@@ -108,7 +112,7 @@ void Trainer::evaluate(RunMode mode, Task& task, const data::Dataset& dataset,
   const Placement placement = Placement::of(options_, group_);
   seed_everything(options_, group_);
   task.make_values();
-  require_values(mode, task.module(), ckpt);
+  require_values(mode, group_, task.module(), ckpt);
   placement.place(task.module());
   load_weights(mode, task, ckpt);
   // The mesh has a data axis only: the module is whole on every rank.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/exit_code.h"
 #include "troika/base/file.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <optional>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -12,10 +11,6 @@ namespace troika::comm::shm {
 
 namespace {
 
-// Blocks of at most this size are kept for reuse, up to kKeptBytes in total; other blocks go back
-// to the arena.
-constexpr size_t kSmallBlock = size_t{64} << 10;
-constexpr size_t kKeptBytes = size_t{4} << 20;
 // How many blocks in flight a send checks for blocks to reclaim.
 constexpr size_t kLooks = 64;
 
@@ -56,8 +51,7 @@ void Outbox::release() {
       if (sent.rest.data) arena_->give_back(sent.rest);
     }
   }
-  for (const auto& [_, blocks] : free_)
-    for (const auto& block : blocks) arena_->give_back(block);
+  for (const auto& block : free_.take_all()) arena_->give_back(block);
 }
 
 bool Outbox::all_received() {
@@ -73,23 +67,10 @@ bool Outbox::all_received() {
 
 Arena::Piece Outbox::new_block(Outgoing& outgoing, size_t bytes) {
   reclaim(outgoing);
-  if (bytes > kSmallBlock) {
-    reclaim_others(outgoing);
-    return arena_->take(bytes);
-  }
-  const size_t size = BuddyAllocator::block_size(bytes);
-  const auto cached = [&]() -> std::optional<Arena::Piece> {
-    const std::lock_guard lock(pool_mutex_);
-    auto& blocks = free_[size];
-    if (blocks.empty()) return std::nullopt;
-    const auto block = blocks.back();
-    blocks.pop_back();
-    kept_bytes_ -= size;
-    return block;
-  };
-  if (const auto block = cached()) return *block;
+  const size_t size = BlockPool::block_size(bytes);
+  if (const auto block = free_.take(size)) return *block;
   reclaim_others(outgoing);
-  if (const auto block = cached()) return *block;
+  if (const auto block = free_.take(size)) return *block;
   return arena_->take(size);
 }
 
@@ -106,16 +87,8 @@ void Outbox::reclaim(Outgoing& outgoing) {
     under_way.pop_back();
     if (received) *received = true;
     if (rest.data) arena_->give_back(rest);
-    if (!keep(block)) arena_->give_back(block);
+    if (!free_.keep(block)) arena_->give_back(block);
   }
-}
-
-bool Outbox::keep(const Arena::Piece& block) {
-  const std::lock_guard lock(pool_mutex_);
-  if (block.bytes > kSmallBlock || kept_bytes_ + block.bytes > kKeptBytes) return false;
-  free_[block.bytes].push_back(block);
-  kept_bytes_ += block.bytes;
-  return true;
 }
 
 void Outbox::reclaim_others(const Outgoing& outgoing) {

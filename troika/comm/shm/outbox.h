@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "troika/comm/shm/arena.h"
+#include "troika/comm/shm/block_pool.h"
 #include "troika/comm/shm/board.h"
 
 namespace troika::comm::shm {
@@ -91,16 +91,12 @@ class Outbox {
   void reclaim(Outgoing& outgoing);
   // The same for all other peers.
   void reclaim_others(const Outgoing& outgoing);
-  // Keeps a block for reuse. Returns false if it is too large or enough blocks are kept.
-  bool keep(const Arena::Piece& block);
 
   const std::shared_ptr<Board> board_;
   const std::shared_ptr<Arena> arena_;
   const std::chrono::microseconds patience_;
   std::vector<Outgoing> outgoing_;
-  std::mutex pool_mutex_;
-  std::map<size_t, std::vector<Arena::Piece>> free_;  // kept blocks, by size
-  size_t kept_bytes_ = 0;
+  BlockPool free_;
 };
 
 }  // namespace troika::comm::shm

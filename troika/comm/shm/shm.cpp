@@ -360,7 +360,7 @@ std::string why_unavailable() {
 
 // Each rank's part of the board: its own slots, and the lanes of the messages that it sends.
 int64_t most_mailbox_bytes(int ranks) {
-  return static_cast<int64_t>(NativeCollectives::staging_bytes() +
+  return static_cast<int64_t>(NativeCollectives::staging_bytes() + BlockPool::kMostBytes +
                               Board::bytes_for(ranks) / static_cast<size_t>(ranks));
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
@@ -215,7 +216,7 @@ std::string memory(const RunRecord& run) {
 
 std::string options_of(const RunRecord& run, const ChangedOptions& changed_options) {
   const std::string title = "Options that differ from their defaults";
-  std::vector<config::Table::Setting> changed;
+  std::vector<config::Setting> changed;
   try {
     changed = changed_options(run.config);
   } catch (const Error& problem) {

@@ -13,7 +13,7 @@ namespace troika::observe::report {
 
 // Returns the options that a run's config.toml sets to non-default values. Throws Error for text
 // that this version cannot read; the page then shows the error and the text.
-using ChangedOptions = std::function<std::vector<config::Table::Setting>(const std::string& toml)>;
+using ChangedOptions = std::function<std::vector<config::Setting>(const std::string& toml)>;
 
 // Reads a run's folder and writes report.html into it. The page needs no other file and no network.
 // Returns its path. Throws the errors of read_run().

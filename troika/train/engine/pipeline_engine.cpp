@@ -26,6 +26,22 @@ namespace troika::train {
 
 using layout::Axis;
 
+namespace {
+
+// The prefix, in checkpoints, of the state of a part's exchange. That state refers to the part's
+// parameters by number. Another cut or schedule may leave a part of the same blocks with other
+// parameters; it then starts with a new state.
+std::string key_of(const parallel::Pipeline::OwnExchange& part) {
+  int64_t elements = 0, parameters = 0;
+  for (const auto& [name, tensor] : nn::trained_parameters(part.module)) {
+    elements += tensor.numel();
+    ++parameters;
+  }
+  return fmt::format("{}.{}.{}.", part.name, parameters, elements);
+}
+
+}  // namespace
+
 // The micro-batches of one optimizer step.
 class PipelineEngine::StepSource : public parallel::MicroBatchSource {
  public:
@@ -166,7 +182,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   }
   std::vector<StateOfStage> stages;
   for (const auto& part : pipeline_->exchanges()) {
-    stages.push_back({.key = part.name + ".", .module = part.module, .exchange = part.exchange});
+    stages.push_back({.key = key_of(part), .module = part.module, .exchange = part.exchange});
   }
   const auto& place = pipeline_->place();
   state_.emplace(

@@ -1,5 +1,7 @@
 #include "troika/train/options/callback_options.h"
 
+#include "troika/base/config.h"
+
 namespace troika::train {
 
 using config::at_least;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/base/config.h"
+#include "troika/base/config_fwd.h"
 
 namespace troika::train {
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/nn/zoo.h"

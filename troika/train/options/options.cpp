@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/layout/recompute.h"
 #include "troika/nn/memory_format.h"
@@ -287,7 +288,7 @@ config::Table make_table(TrainOptions& options) {
   return table;
 }
 
-std::vector<config::Table::Setting> changed_options(const std::string& toml) {
+std::vector<config::Setting> changed_options(const std::string& toml) {
   TrainOptions options;
   auto table = make_table(options);
   table.parse(toml, "config.toml");

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "troika/base/config.h"
+#include "troika/base/config_fwd.h"
 #include "troika/comm/options.h"
 #include "troika/data/options.h"
 #include "troika/nn/options.h"
@@ -110,6 +110,6 @@ std::filesystem::path run_folder(const TrainOptions& options);
 config::Table make_table(TrainOptions& options);
 
 // The options that `toml` sets to non-default values. Throws the errors of Table::parse().
-std::vector<config::Table::Setting> changed_options(const std::string& toml);
+std::vector<config::Setting> changed_options(const std::string& toml);
 
 }  // namespace troika::train

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/train/options/pipeline_mesh.h"

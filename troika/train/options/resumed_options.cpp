@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "troika/base/config.h"
 #include "troika/train/options/limits.h"
 
 namespace troika::train {
