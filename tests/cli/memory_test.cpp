@@ -46,7 +46,7 @@ TEST_F(Memory, MarksWhatFitsIntoTheBudget) {
   }
   EXPECT_EQ(configured, 2) << "once for each number of ranks";
   const int64_t libraries = all["process_bytes"];
-  EXPECT_LT(least - libraries, (most - libraries) * 3 / 4);
+  EXPECT_LT(least - libraries, (most - libraries) * 4 / 5);
   // Halfway between, some fit.
   const int64_t budget = (least + most) / 2;
   const auto outcome = troika("memory --json --ranks=1,4 --trainer.strategy=zero2 --budget=" +
@@ -82,8 +82,8 @@ TEST_F(Memory, CountsTheMailboxesOfTheBackEnd) {
   EXPECT_EQ(tcp[8]["mailbox_bytes"], 7 * kMiB);
   EXPECT_EQ(gloo[8]["mailbox_bytes"], 0);
   EXPECT_EQ(automatic[8]["mailbox_bytes"], predictions("shm")[8]["mailbox_bytes"]);
-  EXPECT_GT(automatic[8]["mailbox_bytes"], 2 * kMiB);
-  EXPECT_LT(automatic[8]["mailbox_bytes"], 3 * kMiB);
+  EXPECT_GT(automatic[8]["mailbox_bytes"], 10 * kMiB);
+  EXPECT_LT(automatic[8]["mailbox_bytes"], 11 * kMiB);
   // Each number is that of another run of the program, whose libraries are not to the page the
   // same.
   const auto resident = [](const nlohmann::json& row) {
@@ -91,7 +91,7 @@ TEST_F(Memory, CountsTheMailboxesOfTheBackEnd) {
   };
   EXPECT_NEAR(resident(tcp[8]) - resident(gloo[8]), 7 * kMiB, kMiB);
   const auto table = troika("memory --ranks=8 --comm.backend=tcp" + kModel).out;
-  EXPECT_THAT(table, HasSubstr("\n  mailboxes of the back end, at most: 15.0 MiB\n"));
+  EXPECT_THAT(table, HasSubstr("\n  mailboxes of the back end, at most: 7.0 MiB\n"));
 }
 
 TEST_F(Memory, ComesAsATableOfAllChoices) {

@@ -1,4 +1,4 @@
-// Which blocks of received messages are reused, and when.
+// The reuse of blocks of received messages.
 #include "troika/comm/shm/block_pool.h"
 
 #include <gtest/gtest.h>
