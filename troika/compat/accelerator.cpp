@@ -26,7 +26,7 @@ std::map<c10::DeviceType, std::function<at::Generator(int)>>& generators() {
 #if TROIKA_TORCH_VERSION >= 206
 // The functions that LibTorch needs for a device of type PrivateUse1 besides its guard. LibTorch
 // keeps the object until the process ends.
-class Hooks final : public at::PrivateUse1HooksInterface {
+class PrivateDeviceHooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return deviceCount() > 0; }
@@ -93,7 +93,7 @@ void set_default_generators(c10::DeviceType type, std::function<at::Generator(in
   generators()[type] = std::move(of_device);
 #if TROIKA_TORCH_VERSION >= 206
   if (type != c10::kPrivateUse1) return;
-  at::RegisterPrivateUse1HooksInterface(new Hooks);
+  at::RegisterPrivateUse1HooksInterface(new PrivateDeviceHooks);
   // With a name, LibTorch prefers this device where it is built for CUDA as well.
   c10::register_privateuse1_backend("privateuseone");
 #endif
