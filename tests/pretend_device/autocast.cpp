@@ -46,17 +46,16 @@ void register_kernels(torch::Library& library) {
 }
 
 #if TROIKA_TORCH_VERSION >= 204
-TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, library) {
-  register_kernels(library);
-}
+#define AUTOCAST_KEY AutocastPrivateUse1
 #else
-TORCH_LIBRARY_IMPL(aten, AutocastXPU, library) {
+#define AUTOCAST_KEY AutocastXPU
+#endif
+TORCH_LIBRARY_IMPL(aten, AUTOCAST_KEY, library) {
   register_kernels(library);
 }
-TORCH_LIBRARY_IMPL(_, AutocastXPU, library) {
+TORCH_LIBRARY_IMPL(_, AUTOCAST_KEY, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
-#endif
 
 }  // namespace
 

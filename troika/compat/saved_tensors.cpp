@@ -48,13 +48,12 @@ Engine& hooked_engine() {
   return *engine;
 }
 
-void install_engine() {
-  static const bool once = [] {
-    torch::autograd::set_default_engine_stub(hooked_engine);
-    return true;
-  }();
-  static_cast<void>(once);
-}
+// Before the first backward pass of the process: LibTorch 2.x starts the threads of devices for one
+// engine only, the first that runs.
+[[maybe_unused]] const bool g_is_installed = [] {
+  torch::autograd::set_default_engine_stub(hooked_engine);
+  return true;
+}();
 
 class CountingUnpacks : public SavedTensorHooks {
  public:
@@ -71,7 +70,6 @@ class CountingUnpacks : public SavedTensorHooks {
 }  // namespace
 
 SavedTensorGuard::SavedTensorGuard(SavedTensorHooks& hooks) {
-  install_engine();
   hooks_of_thread().push_back(&hooks);
 }
 
