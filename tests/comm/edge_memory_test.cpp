@@ -56,7 +56,9 @@ TEST(EdgeMemory, TheReceivingEndHoldsWhatIsPredicted) {
         const int64_t held = memory::live() - before;
         const auto predicted = receiving_edge_bytes(use);
         EXPECT_LE(held, predicted.tensors + rounding(use.depth + use.referenced));
-        if (i + 1 >= use.referenced) EXPECT_GE(held, predicted.tensors);
+        if (i + 1 >= use.referenced) {
+          EXPECT_GE(held, predicted.tensors);
+        }
         EXPECT_LE(edge.buffer_bytes(), predicted.sum());
       }
       group.barrier();
