@@ -26,6 +26,7 @@ void check_answer(const RangeRequest& request, const Answer& plain) {
 }
 
 void Call::assemble() {
+  if (requests.empty() || !reads(requests.front()->operation)) return;
   const size_t size = size_of(table.type);
   uint64_t keys = 0;
   for (const auto& request : requests) keys += request->keys.count;

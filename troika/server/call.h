@@ -69,7 +69,7 @@ struct Call {
   std::vector<uint32_t> lengths = {};
   std::vector<char> values = {};
 
-  // Combines the answers. Called when all have arrived.
+  // Combines the answers of a read. Called when all have arrived.
   void assemble();
   // Runs the listeners.
   void finish();
