@@ -31,7 +31,8 @@ layout::Schedule passes_of(const nn::Model& model, const layout::Plan& plan) {
 PipelineShapes::PipelineShapes(const nn::Model& model, const layout::Plan& plan)
     : model_(model),
       schedule_(passes_of(model, plan)),
-      stages_(model, parallel::ends_for(model, plan.cut, schedule_)) {
+      stages_(model, parallel::ends_for(model, plan.cut, schedule_)),
+      place_(plan.mesh, 0, schedule_) {
   schedule_ = layout::complete(schedule_, stages_.skips());
   ranks_ = layout::Inventory(schedule_).rank_of;
   edges_ = layout::message_edges(schedule_);
@@ -89,9 +90,12 @@ double PipelineMemory::Pool::held() const {
 }
 
 PipelineMemory::PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
-                               const std::vector<StageMemory>& stages,
-                               std::vector<StageExchange>& own)
-    : shapes_(shapes), pipeline_rank_(pipeline_rank), stages_(stages), own_(own) {}
+                               const std::vector<StageMemory>& stages, RankExchanges& own)
+    : shapes_(shapes),
+      pipeline_rank_(pipeline_rank),
+      own_stages_(shapes.stages_of(pipeline_rank)),
+      stages_(stages),
+      own_(own) {}
 
 PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, int to, size_t tensor,
                                            double bytes) {
@@ -104,17 +108,13 @@ PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, int to, si
   return found->second;
 }
 
-StageExchange& PipelineMemory::own(int stage) {
-  return *std::ranges::find(own_, stage, &StageExchange::stage);
-}
-
 void PipelineMemory::step(const Observer& observe) {
   observe_ = observe;
   kept_.clear();
   own_gradients_.clear();
   sent_.clear();
   has_gradient_.clear();
-  for (auto& stage : own_) stage.memory.begin_pass();
+  for (auto& part : own_.parts) part.memory.begin_pass();
   for (const auto& action : shapes_.actions_of(pipeline_rank_)) {
     const bool is_split = !memory(action.stage).backward_weight.empty();
     switch (action.kind) {
@@ -222,9 +222,9 @@ void PipelineMemory::follow(const Action& action, const std::vector<PassPart>& p
   for (const auto& part : parts) {
     report(action.stage, part.peak, others);
     if (part.until.kind == PassEvent::Kind::gradient) {
-      const auto parameter = own(action.stage).parameters[part.until.index];
+      const auto parameter = own_.parameters.at(action.stage)[part.until.index];
       if (has_gradient_.insert(parameter).second) {
-        own_[parameter.first].memory.gradient(parameter.second);
+        own_.parts[parameter.first].memory.gradient(parameter.second);
       }
     }
   }
@@ -252,8 +252,8 @@ double PipelineMemory::kept_by_others(const Pass& pass) const {
 
 void PipelineMemory::report(int stage, double pass, double others) {
   Moment moment{.activations = others, .pass = pass, .kept = std::min(pass, memory(stage).kept)};
-  for (const auto& one : own_) {
-    const auto held = one.memory.held();
+  for (const auto& part : own_.parts) {
+    const auto held = part.memory.held();
     moment.gradients += static_cast<double>(held.gradients + held.buckets);
   }
   for (const auto& [edge, pool] : pools_) moment.messages += pool.held();
@@ -265,8 +265,7 @@ void PipelineMemory::report(int stage, double pass, double others) {
 
 double PipelineMemory::evaluation_buffers() const {
   double sum = 0;
-  for (const auto& own : own_) {
-    const int stage = own.stage;
+  for (const int stage : own_stages_) {
     const auto& takes = shapes_.stages()[stage].takes;
     for (size_t i = 0; i < takes.size(); ++i) {
       const int from = takes[i].from;

@@ -15,6 +15,7 @@
 #include "troika/nn/model.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/stages.h"
+#include "troika/parallel/pipeline/tied_parameters.h"
 #include "troika/train/memory/exchange_memory.h"
 #include "troika/train/memory/stage_memory.h"
 
@@ -38,6 +39,10 @@ class PipelineShapes {
   // The depth of the edge of messages between two stages, in training or in evaluations.
   int depth(layout::ActionKind send, int from, int to, bool evaluates = false) const;
   bool are_on_one_rank(int stage, int other) const { return rank_of(stage) == rank_of(other); }
+  // The parameters that stages on several ranks use.
+  std::vector<parallel::TiedSet> tied_sets() const {
+    return parallel::tied_sets(model_, stages_, place_);
+  }
 
  private:
   int rank_of(int stage) const { return ranks_[static_cast<size_t>(stage)]; }
@@ -45,17 +50,21 @@ class PipelineShapes {
   const nn::Model& model_;
   layout::Schedule schedule_;
   const parallel::StagesOfModel stages_;
+  const parallel::PipelinePlace place_;
   std::vector<int> ranks_;  // by stage
   std::vector<layout::MessageEdge> edges_, evaluation_edges_;
 };
 
-// The gradients of one of a rank's stages.
-struct StageExchange {
-  int stage = 0;
-  ExchangeMemory memory;
-  // For each trained parameter of the stage's module: the index of the stage of this rank whose
-  // exchange has it, and the parameter's index there.
-  std::vector<std::pair<size_t, size_t>> parameters = {};
+// The exchanges of one rank's stages: one for each parallel::StagePart.
+struct RankExchanges {
+  struct Part {
+    int stage = 0;
+    ExchangeMemory memory;
+  };
+  std::vector<Part> parts;
+  // For each trained parameter of a stage's blocks: the index of its part, and the parameter's
+  // index there.
+  std::map<int, std::vector<std::pair<size_t, size_t>>> parameters;
 };
 
 // Follows parallel::PipelineRun, StageMessages and the pools of comm::ReceivingEdge. Assumes that a
@@ -72,10 +81,10 @@ class PipelineMemory {
   };
   using Observer = std::function<void(const Moment&)>;
 
-  // `stages` are the memories of all stages; `own` are this rank's stages, in their order. All must
-  // outlive this object.
+  // `stages` are the memories of all stages; `own` are the exchanges of this rank's stages. All
+  // must outlive this object.
   PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
-                 const std::vector<StageMemory>& stages, std::vector<StageExchange>& own);
+                 const std::vector<StageMemory>& stages, RankExchanges& own);
 
   // Simulates a step in which edges have the buffers of earlier steps, and reports its moments.
   void step(const Observer& observe);
@@ -101,7 +110,7 @@ class PipelineMemory {
 
   Pool& pool(layout::ActionKind send, int from, int to, size_t tensor, double bytes);
   const StageMemory& memory(int stage) const { return stages_[static_cast<size_t>(stage)]; }
-  bool is_here(int stage) const { return shapes_.are_on_one_rank(stage, own_.front().stage); }
+  bool is_here(int stage) const { return shapes_.are_on_one_rank(stage, own_stages_.front()); }
   void forward(const layout::Action& action);
   void backward(const layout::Action& action, bool splits);
   void backward_weight(const layout::Action& action);
@@ -111,17 +120,17 @@ class PipelineMemory {
   void receive_gradients(int stage);
   void report(int stage, double pass, double others);
   double kept_by_others(const Pass& pass) const;
-  StageExchange& own(int stage);
 
   const PipelineShapes& shapes_;
   const int pipeline_rank_;
+  const std::vector<int> own_stages_;
   const std::vector<StageMemory>& stages_;
-  std::vector<StageExchange>& own_;
+  RankExchanges& own_;
   std::map<Edge, Pool> pools_;
   std::map<Pass, double> kept_;
   std::map<std::tuple<int, int, int>, double> own_gradients_;  // from, to, micro-batch
   std::map<std::pair<int, int>, double> sent_;                 // the last gradients sent; from, to
-  std::set<std::pair<size_t, size_t>> has_gradient_;           // as StageExchange::parameters
+  std::set<std::pair<size_t, size_t>> has_gradient_;           // as RankExchanges::parameters
   Observer observe_;
 };
 

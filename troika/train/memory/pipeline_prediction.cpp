@@ -1,5 +1,6 @@
 // The memory of the ranks of a pipeline.
 #include <algorithm>
+#include <memory>
 #include <set>
 
 #include "troika/base/error.h"
@@ -31,11 +32,23 @@ ExchangeShape shape_of(const layout::Plan& plan, const optim::OptimizerOptions& 
           .shard_multiple = is_zero ? optim::shard_multiple(optimizer.name) : 1};
 }
 
-// The stages of one rank. Follows the constructor of parallel::Pipeline.
-std::vector<StageExchange> exchanges_of(const nn::Model& model, const PipelineShapes& shapes,
-                                        int rank, const std::vector<StageMemory>& stages,
-                                        const ExchangeShape& shape) {
-  std::vector<StageExchange> result;
+// The trained parameters of a stage, by index, in the order in which its backward pass makes their
+// gradients.
+std::vector<size_t> order_of_gradients(const StageMemory& stage) {
+  std::vector<size_t> order;
+  for (const auto* parts : {&stage.backward, &stage.backward_weight}) {
+    for (const auto& part : *parts) {
+      if (part.until.kind == PassEvent::Kind::gradient) order.push_back(part.until.index);
+    }
+  }
+  return order;
+}
+
+// The exchanges of one rank. Follows parallel::OwnStages.
+RankExchanges exchanges_of(const nn::Model& model, const PipelineShapes& shapes, int rank,
+                           const std::vector<StageMemory>& stages, const ExchangeShape& shape) {
+  const auto tied = shapes.tied_sets();
+  RankExchanges result;
   std::map<std::string, std::pair<size_t, size_t>> places;  // of trained parameters
   std::set<std::string> seen;
   for (const int s : shapes.stages_of(rank)) {
@@ -43,25 +56,36 @@ std::vector<StageExchange> exchanges_of(const nn::Model& model, const PipelineSh
     const auto all = parallel::tensors_of_blocks(model, of_model.begin, of_model.end);
     auto names = all;
     for (const auto& name : seen) names.erase(name);
-    const auto module = parallel::module_of(model, names);
-    const auto own = nn::trained_parameters(*module);
-    for (size_t i = 0; i < own.size(); ++i) places[own[i].first] = {result.size(), i};
     seen.insert(names.begin(), names.end());
-    std::vector<std::pair<size_t, size_t>> parameters;
+    std::vector<std::set<std::string>> parts(1);
+    for (const auto& set : tied) {
+      if (!names.contains(*set.names.begin())) continue;
+      parts.push_back(set.names);
+      for (const auto& name : set.names) names.erase(name);
+    }
+    parts.front() = names;
+    const size_t first = result.parts.size();
+    std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    for (const auto& part : parts) {
+      modules.push_back(parallel::module_of(model, part));
+      const auto own = nn::trained_parameters(*modules.back());
+      for (size_t i = 0; i < own.size(); ++i) {
+        places[own[i].first] = {first + modules.size() - 1, i};
+      }
+    }
+    auto& parameters = result.parameters[s];
     const auto whole = parallel::module_of(model, all);
     for (const auto& [name, tensor] : nn::trained_parameters(*whole)) {
       parameters.push_back(places.at(name));
     }
-    std::vector<size_t> order;  // of the gradients of parameters that this stage's exchange has
-    const auto& of_stage = stages[static_cast<size_t>(s)];
-    for (const auto* parts : {&of_stage.backward, &of_stage.backward_weight}) {
-      for (const auto& part : *parts) {
-        if (part.until.kind != PassEvent::Kind::gradient) continue;
-        const auto [stage, index] = parameters[part.until.index];
-        if (stage == result.size()) order.push_back(index);
+    const auto order = order_of_gradients(stages[static_cast<size_t>(s)]);
+    for (size_t m = 0; m < modules.size(); ++m) {
+      std::vector<size_t> of_part;
+      for (const size_t index : order) {
+        if (parameters[index].first == first + m) of_part.push_back(parameters[index].second);
       }
+      result.parts.push_back({s, ExchangeMemory(*modules[m], shape, of_part)});
     }
-    result.push_back({s, ExchangeMemory(*module, shape, order), std::move(parameters)});
   }
   return result;
 }
@@ -149,12 +173,12 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     const auto states = state_bytes(*model_, shapes, rank);
     int64_t stepped = 0;
     double buckets = 0, between = 0;
-    for (const auto& stage : own) {
-      stepped += stage.memory.stepped();
-      if (!stage.memory.is_alone()) {
-        buckets += static_cast<double>(stage.memory.validation().gradients);
+    for (const auto& part : own.parts) {
+      stepped += part.memory.stepped();
+      if (!part.memory.is_alone()) {
+        buckets += static_cast<double>(part.memory.validation().gradients);
       }
-      const auto held = stage.memory.between_passes();
+      const auto held = part.memory.between_passes();
       between += static_cast<double>(held.gradients + held.buckets);
     }
     MemoryParts steady{.parameters = states.own, .batches = batches};
@@ -162,8 +186,8 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     MemoryPrediction prediction{.choice = choice};
     PipelineMemory memory(shapes, rank, stages, own);
     double validation = 0;
-    for (const auto& stage : own) {
-      validation = std::max(validation, stages[static_cast<size_t>(stage.stage)].validation);
+    for (const int stage : shapes.stages_of(rank)) {
+      validation = std::max(validation, stages[static_cast<size_t>(stage)].validation);
     }
     for (int step = 0; step < 2; ++step) {
       memory.step([&](const PipelineMemory::Moment& moment) {
