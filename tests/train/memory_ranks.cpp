@@ -219,8 +219,20 @@ void expect_pipelines(const std::string& model, const comm::Group& group, bool a
   options.trainer.recompute = "full";
   expect_pipeline(options, group);
   options.trainer.recompute = "none";
+  // Stages with 2 replicas.
+  options.mesh.pipeline = group.size() / 2;
+  const auto plain = options;
+  for (const int stage : {1, 2, 3}) {
+    options.zero.stage = stage;
+    expect_pipeline(options, group);
+    if (!all) continue;
+    options.optimizer.name = "adamw_8bit";
+    options.trainer.strategy = "zb-v";
+    expect_pipeline(options, group);
+    options = plain;
+  }
+  options = plain;
   if (group.size() < 4) return;
-  options.mesh.data = 2;
   expect_pipeline(options, group);
   if (model != "gpt") return;
   // Most of its memory is in an embedding that two stages use, and in buckets.
@@ -230,7 +242,10 @@ void expect_pipelines(const std::string& model, const comm::Group& group, bool a
   options.model.width = 128;
   options.data.batch_size = 1;
   options.comm.bucket_megabytes = 0.5;
-  expect_pipeline(options, group);
+  for (const int stage : {0, 2, 3}) {
+    options.zero.stage = stage;
+    expect_pipeline(options, group);
+  }
 }
 
 // Numbers, and their sum.

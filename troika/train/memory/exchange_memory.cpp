@@ -57,8 +57,9 @@ ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeSh
   std::vector<size_t> first_order(slots.size());
   std::iota(first_order.rbegin(), first_order.rend(), 0);
   const auto* model = dynamic_cast<const nn::Model*>(&module);
-  TROIKA_CHECK(model || shape_.stage < 3, "ZeRO 3 shares out the parameters of blocks");
-  Members members = shape_.stage == 3 ? members_by_block(*model, slots) : assigned(first_order);
+  const bool by_block = shape_.stage == 3 && !shape_.gathers_at_once;
+  TROIKA_CHECK(model || !by_block, "ZeRO 3 shares out the parameters of blocks");
+  Members members = by_block ? members_by_block(*model, slots) : assigned(first_order);
   if (shape_.stage == 0 && shape_.reorders_buckets && !is_alone()) {
     auto later = assigned(order);
     buckets_change_ = members != later;
@@ -78,7 +79,7 @@ ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeSh
     bucket.count = layout::padded_count(bucket.count, shape_.ranks, shape_.shard_multiple);
     bucket.shared = shape_.stage == 3 && bucket.count >= parallel::ShardedOptions().keep_elements;
   }
-  if (shape_.stage == 3) {
+  if (by_block) {
     std::map<std::string, size_t> places;
     for (size_t i = 0; i < slots.size(); ++i) places.emplace(slots[i].name, bucket_of_[i]);
     needs_ = parallel::buckets_needed(*model, places);
@@ -95,8 +96,8 @@ int64_t ExchangeMemory::stepped() const {
 HeldBytes ExchangeMemory::validation() const {
   ExchangeMemory copy = *this;
   copy.begin_pass();
-  for (auto& bucket : copy.buckets_) bucket.whole = bucket.shared;
-  copy.summed_bytes_ = is_alone() ? trained_bytes_ : 0;
+  copy.gather();
+  copy.sum_all(is_alone());
   return copy.held();
 }
 
@@ -157,8 +158,12 @@ void ExchangeMemory::begin_pass() {
     bucket.open = false;
     bucket.pending = bucket.members;
   }
-  const bool keeps_sums = shape_.stage >= 2 || is_alone();
-  summed_bytes_ = shape_.accumulates && keeps_sums ? trained_bytes_ : 0;
+  sum_all(shape_.accumulates && keeps_sums());
+}
+
+void ExchangeMemory::sum_all(bool all) {
+  summed_.assign(bytes_of_.size(), all);
+  summed_bytes_ = all ? trained_bytes_ : 0;
 }
 
 // Follows Reducer::open().
@@ -171,14 +176,33 @@ void ExchangeMemory::open(Bucket& bucket) {
   bucket.open = true;
 }
 
+void ExchangeMemory::accumulate(size_t parameter) {
+  if (!keeps_sums() || summed_[parameter]) return;
+  summed_[parameter] = true;
+  summed_bytes_ += bytes_of_[parameter];
+}
+
+void ExchangeMemory::open_for(size_t parameter) {
+  if (shape_.stage >= 2) open(buckets_[bucket_of_[parameter]]);
+}
+
 void ExchangeMemory::gradient(size_t parameter) {
-  if (is_alone() && !shape_.accumulates) summed_bytes_ += bytes_of_[parameter];
+  if (is_alone()) accumulate(parameter);
   if (shape_.stage < 2) return;
-  Bucket& bucket = buckets_[bucket_of_[parameter]];
-  open(bucket);
-  if (shape_.accumulates) summed_bytes_ -= bytes_of_[parameter];
-  --bucket.pending;
+  open_for(parameter);
+  if (summed_[parameter]) summed_bytes_ -= bytes_of_[parameter];
+  summed_[parameter] = false;
+  --buckets_[bucket_of_[parameter]].pending;
   while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) ++launched_;
+}
+
+void ExchangeMemory::gather() {
+  for (auto& bucket : buckets_) bucket.whole = bucket.shared;
+}
+
+void ExchangeMemory::finish() {
+  for (auto& bucket : buckets_) bucket.whole = bucket.open = false;
+  if (shape_.stage >= 2) sum_all(false);
 }
 
 // Follows BlockParameters::enter().

@@ -33,7 +33,7 @@ PipelineShapes::PipelineShapes(const nn::Model& model, const layout::Plan& plan)
       schedule_(passes_of(model, plan)),
       stages_(model, parallel::ends_for(model, plan.cut, schedule_)),
       place_(plan.mesh, 0, schedule_) {
-  schedule_ = layout::complete(schedule_, stages_.skips());
+  schedule_ = layout::complete(schedule_, stages_.skips(), plan.exchange.zero_stage == 3);
   ranks_ = layout::Inventory(schedule_).rank_of;
   edges_ = layout::message_edges(schedule_);
   evaluation_edges_ = layout::message_edges(layout::evaluation_schedule(
@@ -95,7 +95,16 @@ PipelineMemory::PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
       pipeline_rank_(pipeline_rank),
       own_stages_(shapes.stages_of(pipeline_rank)),
       stages_(stages),
-      own_(own) {}
+      own_(own) {
+  const auto& actions = shapes.actions_of(pipeline_rank);
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const auto kind = actions[i].kind;
+    const bool is_split = !memory(actions[i].stage).backward_weight.empty();
+    const bool ends = kind == ActionKind::backward ||
+                      kind == (is_split ? ActionKind::backward_weight : ActionKind::backward_input);
+    if (ends) last_backward_[actions[i].stage] = i;
+  }
+}
 
 PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, int to, size_t tensor,
                                            double bytes) {
@@ -108,14 +117,18 @@ PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, int to, si
   return found->second;
 }
 
-void PipelineMemory::step(const Observer& observe) {
+void PipelineMemory::step(bool after_validation, const Observer& observe) {
   observe_ = observe;
   kept_.clear();
   own_gradients_.clear();
   sent_.clear();
-  has_gradient_.clear();
-  for (auto& part : own_.parts) part.memory.begin_pass();
-  for (const auto& action : shapes_.actions_of(pipeline_rank_)) {
+  for (auto& part : own_.parts) {
+    part.memory.begin_pass();
+    if (after_validation) part.memory.gather();
+  }
+  const auto& actions = shapes_.actions_of(pipeline_rank_);
+  for (now_ = 0; now_ < actions.size(); ++now_) {
+    const auto& action = actions[now_];
     const bool is_split = !memory(action.stage).backward_weight.empty();
     switch (action.kind) {
       case ActionKind::forward:
@@ -141,6 +154,16 @@ void PipelineMemory::step(const Observer& observe) {
         sent_[{action.stage, to}] = bytes;
         break;
       }
+      case ActionKind::gather:
+        for (auto& part : own_.parts) {
+          if (part.stage == action.stage) part.memory.gather();
+        }
+        break;
+      case ActionKind::reduce:
+        for (auto& part : own_.parts) {
+          if (part.stage == action.stage) part.memory.finish();
+        }
+        break;
       default:
         break;
     }
@@ -222,9 +245,15 @@ void PipelineMemory::follow(const Action& action, const std::vector<PassPart>& p
   for (const auto& part : parts) {
     report(action.stage, part.peak, others);
     if (part.until.kind == PassEvent::Kind::gradient) {
-      const auto parameter = own_.parameters.at(action.stage)[part.until.index];
-      if (has_gradient_.insert(parameter).second) {
-        own_.parts[parameter.first].memory.gradient(parameter.second);
+      const auto [owner, index] = own_.parameters.at(action.stage)[part.until.index];
+      auto& [stage, exchange] = own_.parts[owner];
+      if (last_backward_.at(stage) == now_) {
+        // A gradient that is copied exists twice.
+        exchange.open_for(index);
+        if (!exchange.is_alone()) report(action.stage, part.live, others);
+        exchange.gradient(index);
+      } else {
+        exchange.accumulate(index);
       }
     }
   }
@@ -254,7 +283,8 @@ void PipelineMemory::report(int stage, double pass, double others) {
   Moment moment{.activations = others, .pass = pass, .kept = std::min(pass, memory(stage).kept)};
   for (const auto& part : own_.parts) {
     const auto held = part.memory.held();
-    moment.gradients += static_cast<double>(held.gradients + held.buckets);
+    moment.gradients += static_cast<double>(held.gradients);
+    moment.buckets += static_cast<double>(held.buckets);
   }
   for (const auto& [edge, pool] : pools_) moment.messages += pool.held();
   for (const auto& [edge, bytes] : own_gradients_) moment.messages += bytes;

@@ -74,6 +74,7 @@ class PipelineMemory {
   // The bytes of one moment, beside parameters, optimizer and batches.
   struct Moment {
     double gradients = 0;
+    double buckets = 0;      // gradients to be averaged, and gathered parameters
     double activations = 0;  // kept by other passes than the current one
     double pass = 0;         // of the current pass
     double kept = 0;         // of these, the bytes that its backward pass keeps or needs
@@ -87,7 +88,8 @@ class PipelineMemory {
                  const std::vector<StageMemory>& stages, RankExchanges& own);
 
   // Simulates a step in which edges have the buffers of earlier steps, and reports its moments.
-  void step(const Observer& observe);
+  // `after_validation`: all parameters that ranks shard are whole at first.
+  void step(bool after_validation, const Observer& observe);
   // The bytes of the receive buffers between steps, with those of evaluations.
   double idle_buffers() const;
   // The bytes of the receive buffers of evaluations.
@@ -130,7 +132,8 @@ class PipelineMemory {
   std::map<Pass, double> kept_;
   std::map<std::tuple<int, int, int>, double> own_gradients_;  // from, to, micro-batch
   std::map<std::pair<int, int>, double> sent_;                 // the last gradients sent; from, to
-  std::set<std::pair<size_t, size_t>> has_gradient_;           // as RankExchanges::parameters
+  std::map<int, size_t> last_backward_;  // the action that completes a stage's gradients; by stage
+  size_t now_ = 0;                       // index of the current action
   Observer observe_;
 };
 

@@ -29,6 +29,7 @@ ExchangeShape shape_of(const layout::Plan& plan, const optim::OptimizerOptions& 
           .bucket_bytes = plan.exchange.bucket_bytes,
           .first_bucket_bytes = plan.exchange.first_bucket_bytes,
           .reorders_buckets = !plan.exchange.find_unused_parameters,
+          .gathers_at_once = plan.exchange.zero_stage == 3,
           .shard_multiple = is_zero ? optim::shard_multiple(optimizer.name) : 1};
 }
 
@@ -172,16 +173,21 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     auto own = exchanges_of(*model_, shapes, rank, stages, shape_of(plan, options_.optimizer));
     const auto states = state_bytes(*model_, shapes, rank);
     int64_t stepped = 0;
-    double buckets = 0, between = 0;
+    double parameters = 0, between = 0;
+    // The exchanges are made one after another, from the parameters of all stages.
+    double made_by_exchanges = 0, left = states.own;
     for (const auto& part : own.parts) {
       stepped += part.memory.stepped();
-      if (!part.memory.is_alone()) {
-        buckets += static_cast<double>(part.memory.validation().gradients);
-      }
       const auto held = part.memory.between_passes();
+      parameters += static_cast<double>(held.parameters);
       between += static_cast<double>(held.gradients + held.buckets);
+      const auto start = part.memory.start();
+      const auto whole = static_cast<double>(part.memory.whole());
+      made_by_exchanges =
+          std::max(made_by_exchanges, left - whole + static_cast<double>(start.peak));
+      left += static_cast<double>(start.left) - whole;
     }
-    MemoryParts steady{.parameters = states.own, .batches = batches};
+    MemoryParts steady{.parameters = parameters, .batches = batches};
     steady.optimizer = optimizer_bytes(precision, stepped) + average_bytes(precision, stepped);
     MemoryPrediction prediction{.choice = choice};
     PipelineMemory memory(shapes, rank, stages, own);
@@ -190,10 +196,10 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
       validation = std::max(validation, stages[static_cast<size_t>(stage)].validation);
     }
     for (int step = 0; step < 2; ++step) {
-      memory.step([&](const PipelineMemory::Moment& moment) {
+      memory.step(/*after_validation=*/step == 0, [&](const PipelineMemory::Moment& moment) {
         MemoryParts now = steady;
         now.gradients = moment.gradients;
-        now.buckets = moment.messages;
+        now.buckets = moment.buckets + moment.messages;
         now.activations = moment.activations + moment.kept;
         now.workspace = moment.pass - moment.kept;
         if (now.sum() > prediction.step.sum()) prediction.step = now;
@@ -210,7 +216,7 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
                                        : 4.0 * static_cast<double>(nn::parameter_count(module_));
     const double pack = std::min(states.own, static_cast<double>(parallel::kPackBytes));
     prediction.start = std::max(
-        {made, states.own + pack, states.own + buckets + optimizer_bytes(precision, stepped)});
+        {made, states.own + pack, made_by_exchanges, left + optimizer_bytes(precision, stepped)});
     result.push_back(prediction);
   }
   return result;

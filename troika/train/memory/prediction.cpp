@@ -166,7 +166,6 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
       return "stages or a schedule that follow from times";
     }
     if (!model_) return "stages of a module without blocks";
-    if (stage > 1) return fmt::format("zero{} of stages of a model", stage);
   } else if (!plan.cut.empty() || mesh.replicas(0) != choice.ranks) {
     return "stages without a schedule";
   }
