@@ -112,6 +112,12 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
               HasSubstr("a plan for another world; got 3 ranks"));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem|head\""),
               HasSubstr("stages without a schedule of stages; got stages.cut stem|head"));
+  // A plan of one stage names the blocks of its model, as a plan with a cut does.
+  EXPECT_THAT(refused("cut = \"\"", "cut = \"stem,layer1,head\""),
+              AllOf(HasSubstr("the cut `stem,layer1,head` has a name that is not the next block's"),
+                    HasSubstr("got stem, expected layers.0")));
+  EXPECT_THAT(refused("cut = \"\"", "cut = \"layers.0\""),
+              HasSubstr("the cut `layers.0` has blocks that are in no stage; got "));
   EXPECT_THAT(refused("zero_group", "zero_grup"),
               AllOf(HasSubstr("unknown key exchange.zero_grup (plan.toml:"),
                     HasSubstr("did you mean exchange.zero_group?")));

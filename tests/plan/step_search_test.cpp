@@ -286,6 +286,7 @@ TEST(StepLayout, MakesPlansThatAreValid) {
   sharded.verify();
   EXPECT_EQ(sharded.exchange.zero_stage, 2);
   EXPECT_EQ(sharded.recompute, "full");
+  EXPECT_EQ(sharded.cut, "0,1,2,3") << "the blocks of the plan's model";
 }
 
 // Also if the number of devices does not divide the number of micro-batches.

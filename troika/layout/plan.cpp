@@ -125,7 +125,8 @@ config::Table make_table(Written& written) {
       "threads of each process, each of which trains a replica; 0: the process itself trains one",
       config::count_from(0));
   table.add("stages.cut", &plan.cut,
-            "where the model is cut into stages; empty: one stage, or stages of about equal size");
+            "the blocks of each stage, by which a plan for another model is refused; empty: one "
+            "stage, or stages of about equal size");
   table.add("schedule.name", &plan.schedule, "order of forward and backward passes",
             config::one_of(plan_schedule_names()));
   table.add("schedule.chunks", &plan.chunks,
@@ -304,12 +305,14 @@ std::string explain(const Plan& plan) {
       plan.threads > 0 ? fmt::format(", {} thread{} with a replica each in each", plan.threads,
                                      plan.threads == 1 ? "" : "s")
                        : ""));
-  lines.push_back(fmt::format("stages     {}",
-                              !plan.cut.empty() ? plan.cut
-                              : plan.schedule == kOneStageSchedule
-                                  ? "one: each replica runs the whole model"
-                                  : "the model's blocks, cut into stages of about equal numbers of "
-                                    "parameters"));
+  const bool is_whole = plan.schedule == kOneStageSchedule;
+  lines.push_back(
+      fmt::format("stages     {}{}",
+                  is_whole ? "one: each replica runs the whole model"
+                  : plan.cut.empty()
+                      ? "the model's blocks, cut into stages of about equal numbers of parameters"
+                      : "",
+                  is_whole && !plan.cut.empty() ? ", " + plan.cut : plan.cut));
   lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
                               plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
                               plan.micro_batches == 1   ? ""

@@ -73,7 +73,9 @@ struct Plan {
   Mesh mesh = {};
   // Threads of each process that each train a replica; 0: the process trains one replica itself.
   int64_t threads = 0;
-  // The blocks at which the model is split into stages, by name; empty: one stage.
+  // The blocks of each stage by name (layout::parse_cut()), also of a single one; a run with a
+  // model of other blocks is refused. Empty: one stage, or stages of about equal size, of any
+  // model.
   std::string cut = {};
   // The schedule of forward and backward passes: one of schedule_table(), kOneStageSchedule or
   // kCustomSchedule; see schedule_of().

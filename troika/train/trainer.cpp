@@ -75,7 +75,7 @@ layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group
   auto plan = resolve_plan(options, cluster_of(group));
   require_cuttable(task, plan);
   require_runnable(plan, group.size());
-  require_pipeline_fits(options, plan, task);
+  require_plan_fits(options, plan, task);
   return plan;
 }
 

@@ -51,10 +51,6 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
     result.exchange.method = layout::ExchangeMethod::zero;
     result.exchange.zero_stage = settings.zero_stage;
   }
-  if (stages == 1) {
-    result.mesh = layout::Mesh(layout::Axis::data, replicas);
-    return result;
-  }
   layout::StageEnds ends;
   std::vector<int> counts;
   for (const auto& stage : plan.stages) {
@@ -64,6 +60,10 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   std::vector<std::string> names;
   for (const size_t block : model.order()) names.push_back(profile.blocks[block].name);
   result.cut = layout::cut_text(ends, names);
+  if (stages == 1) {
+    result.mesh = layout::Mesh(layout::Axis::data, replicas);
+    return result;
+  }
   const bool is_even = std::ranges::count(counts, replicas) == static_cast<int64_t>(stages);
   if (!is_even) {
     result.mesh =

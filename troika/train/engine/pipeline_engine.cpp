@@ -145,7 +145,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
       learning_rate_(recipe_, setup.plan, setup.steps, setup.global_batch) {
   const auto& plan = setup.plan;
   Task& task = setup.task;
-  require_pipeline_fits(setup.options, plan, task);
+  require_plan_fits(setup.options, plan, task);
   if (placement_.device.is_cpu()) compat::keep_freed_memory();
   const auto values = task.take_values();
   keeps_stages_ = values != nullptr;

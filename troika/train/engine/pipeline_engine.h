@@ -19,7 +19,7 @@ namespace troika::train {
 // the tensors of its own stages only (parallel::Pipeline).
 class PipelineEngine : public Engine {
  public:
-  // Expects a plan and a task that require_pipeline_fits() accepts.
+  // Expects a plan and a task that require_plan_fits() accepts.
   explicit PipelineEngine(const EngineSetup& setup);
 
   StepResult step(MicroBatches& batches) override;

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "troika/base/error.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/stage_cut.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
 
@@ -48,9 +50,29 @@ comm::Group samples_group(const comm::MeshGroups& groups) {
   return groups.mesh().has_uneven_stages() ? comm::local::alone() : groups.data();
 }
 
-void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan,
-                           const Task& task) {
-  if (!is_pipeline(plan)) return;
+namespace {
+
+// A plan of one stage may name the blocks of its model.
+void require_same_blocks(const layout::Plan& plan, const Task& task) {
+  if (plan.cut.empty()) return;
+  if (!task.has_blocks()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "a plan for a model of blocks",
+                 .got = "stages.cut " + plan.cut + " for a module without blocks",
+                 .expected = "a plan without stages.cut"});
+  }
+  std::vector<std::string> names;
+  for (const auto& block : task.blocks().blocks()) names.push_back(block.name);
+  layout::parse_cut(plan.cut, names);
+}
+
+}  // namespace
+
+void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
+  if (!is_pipeline(plan)) {
+    require_same_blocks(plan, task);
+    return;
+  }
   const auto refuse = [&](const std::string& got, const std::string& expected) {
     throw Error("train", ErrorKind::usage,
                 {.what = "an option that a pipeline does not support",

@@ -28,8 +28,9 @@ const comm::Group& outputs_group(const comm::MeshGroups& groups);
 // data axis, or this rank alone (Mesh::sample_shares()).
 comm::Group samples_group(const comm::MeshGroups& groups);
 
-// Throws Error(usage) if the plan is a pipeline whose schedule, mesh or cut does not fit the task's
-// model, or with which an option of the run cannot be combined. Does not communicate.
-void require_pipeline_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);
+// Throws Error(usage) if the plan's cut names other blocks than those of the task's model, in one
+// stage or in several, or if the plan is a pipeline whose schedule or mesh does not fit the model,
+// or with which an option of the run cannot be combined. Does not communicate.
+void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);
 
 }  // namespace troika::train

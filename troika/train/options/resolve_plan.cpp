@@ -330,7 +330,8 @@ void require_runnable(const Plan& plan, int world) {
            fmt::format("mesh.axes {} and schedule.name {}", plan.mesh.text(), plan.schedule),
            "a schedule by name, as gpipe, or pipeline=1");
   }
-  if (!is_cut && !plan.cut.empty()) {
+  // A cut into one stage only names the blocks of the plan's model.
+  if (!is_cut && plan.cut.find('|') != std::string::npos) {
     refuse("stages without a schedule of stages",
            fmt::format("stages.cut {} and schedule.name {}", plan.cut, plan.schedule),
            "a schedule by name, or no cut");
