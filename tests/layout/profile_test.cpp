@@ -102,6 +102,27 @@ TEST(Profile, ReadsAGraphOfPipeDream) {
   EXPECT_EQ(read(profile.text()), profile);
 }
 
+// Its edges are indented by any blanks, and lines may end with them.
+TEST(Profile, ReadsAProfileOfDapple) {
+  const auto profile = Profile::parse(
+      "node1 -- input_ids -- forward_compute_time=0.5, backward_compute_time=0, "
+      "activation_size=9216, parameter_size=0 \n"
+      "node2 -- cell_0 -- forward_compute_time=2, backward_compute_time=4, "
+      "activation_size=[64; 32], parameter_size=16\n"
+      "node3 -- Input -- forward_compute_time=17.0, backward_compute_time=0, "
+      "activation_size=[602112; 4004], parameter_size=0\n"
+      "\tnode1 -- node2\n"
+      " \tnode3 -- node2\n"
+      "  node3 -- node1\n",
+      "cells-pbs-8.txt");
+  ASSERT_EQ(profile.blocks.size(), 3);
+  EXPECT_DOUBLE_EQ(profile.blocks[0].forward, 0.5e-3);
+  EXPECT_EQ(profile.blocks[1].output_bytes, 96);
+  EXPECT_EQ(profile.blocks[2].seconds() + profile.blocks[2].output_bytes, 0);
+  EXPECT_THAT(profile.edges, ElementsAre(Pair(0, 1), Pair(2, 1), Pair(2, 0)));
+  EXPECT_THAT(profile.topological_order(), ElementsAre(2, 0, 1));
+}
+
 TEST(Profile, RefusesWithTheLineAndTheField) {
   EXPECT_EQ(
       error_of(replaced(kProfile, "0.25", "-0.25")),

@@ -1,4 +1,5 @@
-// Reads graph.txt, the profiles of PipeDream: a line for each layer, then a line for each edge.
+// Reads the profiles of PipeDream (graph.txt) and DAPPLE (profiling_results): a line for each
+// layer, then an indented line for each edge.
 #include <fmt/format.h>
 
 #include <array>
@@ -93,7 +94,7 @@ Profile parse_pipedream_graph(std::string_view text, std::string_view name) {
     ++line.number;
     if (trim(row).empty()) continue;
     const auto parts = split_at(trim(row), kSeparator);
-    if (row.starts_with('\t')) {
+    if (row.starts_with('\t') || row.starts_with(' ')) {
       if (parts.size() != 2) line.fail("an edge", std::string(trim(row)), "NODE -- NODE");
       profile.edges.emplace_back(block_of(parts[0]), block_of(parts[1]));
       continue;
