@@ -79,7 +79,7 @@ struct Profile {
   std::vector<std::pair<size_t, size_t>> edges = {};
 
   // Reads the text form above, or a graph.txt of PipeDream (github.com/msr-fiddle/pipedream), which
-  // is also the form of DAPPLE's profiles (github.com/AlibabaPAI/DAPPLE). Of a graph, half of each
+  // is also the form of DAPPLE's profiles (github.com/AlibabaPAI/DAPPLE). In a graph, half of each
   // backward time counts for inputs and half for weights, and Input layers get no times and no
   // bytes. `name` is the file's name, for errors. Throws Error(usage) with the line
   // and the field for other text, an unknown, missing or repeated key, a number that is negative or
