@@ -31,6 +31,18 @@ TEST(RecomputePlan, OfEachPolicy) {
   }
 }
 
+TEST(RecomputePlan, OfThePoliciesOfStages) {
+  EXPECT_THAT(
+      recompute_plan("full", {1, 3}),
+      ElementsAre(RecomputedSegment{0, 1}, RecomputedSegment{1, 2}, RecomputedSegment{2, 3}));
+  EXPECT_THAT(recompute_plan("none|every_2|full|sqrt", {2, 5, 5, 14}),
+              ElementsAre(RecomputedSegment{2, 3}, RecomputedSegment{4, 5}, RecomputedSegment{5, 8},
+                          RecomputedSegment{8, 11}));
+  EXPECT_ERROR(recompute_plan("none|full", {1, 2, 3}), ErrorKind::usage,
+               "[layout] policies of recomputation for the stages of a pipeline; got none|full, "
+               "expected 3 policies, one for each stage, or a single one");
+}
+
 // Follows a plan event by event, for its time and its memory.
 class Execution {
  public:

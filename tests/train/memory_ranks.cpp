@@ -197,6 +197,19 @@ void expect_pipeline(TrainOptions options, const comm::Group& group) {
   expect_close(predicted.validation, measured.validation, what + ", validation", 1.4);
 }
 
+// The policies of stages that keep within a share of the activations of the rank that has most.
+std::string policies_within(double share, const TrainOptions& options, const comm::Group& group) {
+  const Noise noise(options.model);
+  MemoryPredictor predictor(options, noise);
+  auto choice = predictor.configured(group.size());
+  double most = 0;
+  for (const auto& rank : predictor.predict_ranks(choice)) {
+    most = std::max(most, rank.activation_peak);
+  }
+  choice.recompute = fmt::format("budget:{}", static_cast<int64_t>(share * most));
+  return predictor.recompute_of_stages(choice);
+}
+
 void expect_pipelines(const std::string& model, const comm::Group& group, bool all) {
   auto options = options_for(model);
   options.model.layers = 8;
@@ -217,6 +230,11 @@ void expect_pipelines(const std::string& model, const comm::Group& group, bool a
   options.trainer.precision = "32";
   options.trainer.strategy = "1f1b";
   options.trainer.recompute = "full";
+  expect_pipeline(options, group);
+  options.trainer.recompute = "none";
+  const auto policies = policies_within(0.6, options, group);
+  EXPECT_NE(policies.find('|'), std::string::npos) << policies << " are the same for all stages";
+  options.trainer.recompute = policies;
   expect_pipeline(options, group);
   options.trainer.recompute = "none";
   // Stages with 2 replicas.

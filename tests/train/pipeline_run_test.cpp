@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <set>
 
 #include "tests/train/pipelined_runs.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/layout/recompute.h"
 #include "troika/layout/schedules/table.h"
 #include "troika/observe/report/timeline.h"
+#include "troika/train/memory/prediction.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/run/fit_context.h"
 #include "troika/train/run/run_group.h"
@@ -68,6 +72,44 @@ TEST_F(PipelineRun, RecomputesAndStepsByNormsOfParameters) {
   expect_close(fit(cut, 2, "gpt").state, fit(alone, 1, "gpt").state, "lamb");
 }
 
+class SeesRecomputation : public Callback {
+ public:
+  std::string name() const override { return "sees_recomputation"; }
+  void on_fit_start(FitContext& context) override { policies = context.training.plan->recompute; }
+
+  std::string policies;
+};
+
+// Under 1F1B the first rank keeps more micro-batches than the second one.
+TEST_F(PipelineRun, RecomputesInTheStagesThatABudgetIsTooSmallFor) {
+  compat::count_tensor_memory();
+  auto options = pipelined("1f1b", 4);
+  options.model = sizes_of("gpt");
+  const SizedSamples samples(options.model);
+  std::vector<double> kept;
+  {
+    MemoryPredictor predictor(options, samples);
+    auto choice = predictor.configured(2);
+    for (const auto& rank : predictor.predict_ranks(choice)) kept.push_back(rank.activation_peak);
+    choice.recompute = "budget:1GiB";
+    EXPECT_EQ(predictor.recompute_of_stages(choice), "none");
+    choice.recompute = "full|none";
+    EXPECT_EQ(predictor.recompute_of_stages(choice), "full|none");
+  }
+  ASSERT_GT(kept[0], kept[1]);
+  options.trainer.recompute = fmt::format("budget:{}", static_cast<int64_t>(kept[1]));
+  std::vector<std::shared_ptr<SeesRecomputation>> seen(2);
+  for (auto& one : seen) one = std::make_shared<SeesRecomputation>();
+  std::atomic<size_t> next = 0;
+  const auto course =
+      fit(options, 2, "gpt", [&](Trainer& trainer, Task&) { trainer.add(seen[next++]); });
+  const auto policies = layout::recompute_policies(seen[0]->policies, 2);
+  EXPECT_NE(policies[0], "none");
+  EXPECT_EQ(policies[1], "none");
+  EXPECT_EQ(seen[1]->policies, seen[0]->policies);
+  expect_close(course.state, fit(accumulating(4), 1, "gpt").state, seen[0]->policies);
+}
+
 TEST_F(PipelineRun, ComputesInMixedPrecision) {
   const auto largest_difference = [](const PipelineCourse& a, const PipelineCourse& b) {
     double result = 0;
@@ -120,6 +162,11 @@ TEST_F(PipelineRun, RefusesWhatItCannotRunBeforeItBegins) {
   options = pipelined("gpipe", 4);
   options.pipeline.cut = "stem|head";
   refused(options, 2, "stem");
+  options = pipelined("gpipe", 4);
+  options.trainer.recompute = "budget:64";
+  refused(options, 2, "no recomputation keeps the activations of pipeline rank 0 within");
+  options.trainer.recompute = "none|full|none";
+  refused(options, 2, "expected 2 policies, one for each stage, or a single one");
   options = pipelined("gpipe", 4);
   options.mesh.pipeline = 3;
   refused(options, 4, "mesh.pipeline and mesh.data do not fit");

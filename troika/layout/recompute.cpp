@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -119,6 +120,32 @@ RecomputePlan recompute_plan(const std::string& policy, size_t blocks) {
               {.what = "unknown policy of recomputation",
                .got = policy,
                .expected = "none, full, selective, sqrt, or every_K with K >= 1"});
+}
+
+std::vector<std::string> recompute_policies(const std::string& policies, size_t stages) {
+  auto result = split(policies, '|');
+  if (result.size() == 1) result.resize(stages, result.front());
+  if (result.size() == stages) return result;
+  throw Error(
+      "layout", ErrorKind::usage,
+      {.what = "policies of recomputation for the stages of a pipeline",
+       .got = policies,
+       .expected = std::to_string(stages) + " policies, one for each stage, or a single one"});
+}
+
+RecomputePlan recompute_plan(const std::string& policies, const std::vector<size_t>& ends) {
+  const auto of_stages = recompute_policies(policies, ends.size());
+  RecomputePlan result;
+  size_t begin = 0;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    for (auto& segment : recompute_plan(of_stages[s], ends[s] - begin)) {
+      segment.begin += begin;
+      segment.end += begin;
+      result.push_back(std::move(segment));
+    }
+    begin = ends[s];
+  }
+  return result;
 }
 
 std::optional<int64_t> recompute_budget(const std::string& policy) {

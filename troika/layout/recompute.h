@@ -35,6 +35,14 @@ using RecomputePlan = std::vector<RecomputedSegment>;
 // Throws Error(usage) for any other policy; see recompute_budget() for "budget:BYTES".
 RecomputePlan recompute_plan(const std::string& policy, size_t blocks);
 
+// Splits policies for the stages of a pipeline, as in "none|every_2|full": one for each stage, or
+// one for all of them. Throws Error(usage) for another number of them.
+std::vector<std::string> recompute_policies(const std::string& policies, size_t stages);
+
+// Returns the plan of a model whose stages end before the blocks `ends`, with recompute_plan() of
+// each stage's policy for the blocks of the stage.
+RecomputePlan recompute_plan(const std::string& policies, const std::vector<size_t>& ends);
+
 // Costs of one block of a chain. Times are in any common unit.
 struct BlockCost {
   double forward = 0;

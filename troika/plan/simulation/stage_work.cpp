@@ -45,7 +45,8 @@ void require_told(const Profile& profile, const layout::Plan& plan) {
   for (const auto& folder : {plan.offload_activations, plan.offload_optimizer}) {
     if (!folder.empty()) refuse("offload of a simulation", folder, "none");
   }
-  if (plan.recompute == "selective" || layout::recompute_budget(plan.recompute)) {
+  const bool differs = plan.recompute.find('|') != std::string::npos;  // between stages
+  if (differs || plan.recompute == "selective" || layout::recompute_budget(plan.recompute)) {
     refuse("recompute of a simulation", plan.recompute, "none, full, sqrt or every_K");
   }
 }

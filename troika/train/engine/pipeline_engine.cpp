@@ -159,12 +159,12 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
       std::ranges::all_of(nn::named_state(task.module()), [&](const auto& entry) {
         return (values && values->has(entry.second)) || compat::is_counted(entry.second);
       });
-  if (plan.recompute == "none") {
-    task.recompute({});
-  } else {
-    task.recompute(layout::recompute_plan(plan.recompute, task.blocks().blocks().size()));
-  }
   auto options = pipeline_options(plan);
+  const auto& blocks = task.blocks();
+  task.recompute(layout::recompute_plan(
+      plan.recompute,
+      parallel::ends_for(blocks, plan.cut,
+                         parallel::passes_for(options, plan.mesh, blocks.blocks().size()))));
   options.memory_format = placement_.memory_format;
   options.precision = placement_.precision;
   options.trace = setup.trace;

@@ -8,6 +8,7 @@
 #include "troika/base/error.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/recompute.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
@@ -82,9 +83,6 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
   if (!plan.offload_activations.empty()) {
     refuse("offload.activations " + plan.offload_activations, "none, or trainer.recompute");
   }
-  if (layout::recompute_budget(plan.recompute)) {
-    refuse("trainer.recompute " + plan.recompute, "none, full, selective, sqrt or every_K");
-  }
   if (options.trainer.sync_batchnorm) {
     refuse("trainer.sync_batchnorm", "batch norms of micro-batches");
   }
@@ -92,8 +90,9 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
   if (plan.schedule == layout::kAutomaticSchedule) return;  // is made for the model
   const auto& model = task.blocks();
   const auto pipeline = pipeline_options(plan);
-  parallel::ends_for(model, plan.cut,
-                     parallel::passes_for(pipeline, plan.mesh, model.blocks().size()));
+  const auto ends = parallel::ends_for(
+      model, plan.cut, parallel::passes_for(pipeline, plan.mesh, model.blocks().size()));
+  if (!layout::recompute_budget(plan.recompute)) layout::recompute_plan(plan.recompute, ends);
 }
 
 }  // namespace troika::train

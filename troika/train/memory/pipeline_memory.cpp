@@ -40,6 +40,12 @@ PipelineShapes::PipelineShapes(const nn::Model& model, const layout::Plan& plan)
       schedule_, static_cast<int>(plan.micro_batches), stages_.skips()));
 }
 
+layout::StageEnds PipelineShapes::ends() const {
+  layout::StageEnds result;
+  for (int s = 0; s < static_cast<int>(stages_.size()); ++s) result.push_back(stages_[s].end);
+  return result;
+}
+
 std::vector<int> PipelineShapes::stages_of(int pipeline_rank) const {
   std::vector<int> result;
   for (size_t s = 0; s < ranks_.size(); ++s) {

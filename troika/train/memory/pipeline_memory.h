@@ -12,6 +12,7 @@
 #include "troika/layout/plan.h"
 #include "troika/layout/schedules/edges.h"
 #include "troika/layout/schedules/schedule.h"
+#include "troika/layout/stage_cut.h"
 #include "troika/nn/model.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/stages.h"
@@ -28,6 +29,7 @@ class PipelineShapes {
   PipelineShapes(const nn::Model& model, const layout::Plan& plan);
 
   const parallel::StagesOfModel& stages() const { return stages_; }
+  layout::StageEnds ends() const;
   int pipeline_ranks() const { return static_cast<int>(schedule_.ranks.size()); }
   // Returns the stages of a rank of the pipeline axis, in their order.
   std::vector<int> stages_of(int pipeline_rank) const;

@@ -135,7 +135,7 @@ const std::vector<StageMemory>& MemoryPredictor::stages_of(const MemoryChoice& c
   if (key == wanted) return known;
   const auto precision = nn::parse_precision(choice.precision);
   nn::require_supported(precision, at::kCPU);
-  task_->recompute(recompute_of(choice, precision));
+  task_->recompute(layout::recompute_plan(choice.recompute, shapes.ends()));
   const auto small = some_batch(smaller), large = some_batch(larger);
   const compat::FakeTensorGuard no_memory;
   const auto splits = shapes.splits();
@@ -151,6 +151,13 @@ const std::vector<StageMemory>& MemoryPredictor::stages_of(const MemoryChoice& c
 }
 
 std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoice& choice) {
+  if (layout::recompute_budget(choice.recompute)) {
+    auto planned = choice;
+    planned.recompute = recompute_of_stages(choice);
+    auto result = predict_pipeline(planned);
+    for (auto& prediction : result) prediction.choice = choice;
+    return result;
+  }
   const auto precision = nn::parse_precision(choice.precision);
   const auto plan = this->plan(choice);
   {
@@ -203,6 +210,8 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
         now.activations = moment.activations + moment.kept;
         now.workspace = moment.pass - moment.kept;
         if (now.sum() > prediction.step.sum()) prediction.step = now;
+        prediction.activation_peak = std::max(prediction.activation_peak,
+                                              moment.activations + moment.pass + moment.messages);
       });
     }
     prediction.between_steps = steady.sum() + between + memory.idle_buffers();

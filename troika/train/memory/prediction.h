@@ -54,6 +54,10 @@ struct MemoryPrediction {
   // The peak in a validation.
   double validation = 0;
 
+  // In a pipeline: the most bytes of activations, their gradients, and messages between stages at
+  // any time in a step.
+  double activation_peak = 0;
+
   // The most that the back end takes for messages: comm::most_mailbox_bytes().
   double mailboxes = 0;
   // The other memory of the process beyond its tensors and the libraries loaded at its start.
@@ -95,6 +99,11 @@ class MemoryPredictor {
   std::vector<MemoryPrediction> predict_ranks(const MemoryChoice& choice);
   // Samples on each rank.
   int64_t batch_of(const MemoryChoice& choice) const;
+  // The policies of recomputation of a pipeline's stages, see layout::recompute_policies(). With a
+  // budget, which bounds MemoryPrediction::activation_peak of each rank: the first of none, ...,
+  // every_4, every_2, full and sqrt with which the rank's stages fit. Throws Error(usage) if a rank
+  // fits with none of them. Requires a choice that can be predicted.
+  std::string recompute_of_stages(const MemoryChoice& choice);
   // The plan of a choice, with all ranks on one host.
   layout::Plan plan(const MemoryChoice& choice) const;
 

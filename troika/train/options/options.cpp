@@ -5,6 +5,7 @@
 
 #include "troika/base/config.h"
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 #include "troika/layout/recompute.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/precision.h"
@@ -35,11 +36,13 @@ config::Rule count_or(const std::string& minus_one) {
 
 config::Rule recompute_policy() {
   return {
-      "none, full, selective, sqrt, every_K with K >= 1, or budget:BYTES, for example budget:6GiB",
+      "none, full, selective, sqrt, every_K with K >= 1, one of these for each stage of a pipeline "
+      "with bars between them, or budget:BYTES, for example budget:6GiB",
       [](const config::Value& value) {
-        const auto& policy = std::get<std::string>(value);
+        const auto& policies = std::get<std::string>(value);
         try {
-          if (!layout::recompute_budget(policy)) layout::recompute_plan(policy, 1);
+          if (layout::recompute_budget(policies)) return true;
+          for (const auto& policy : split(policies, '|')) layout::recompute_plan(policy, size_t{1});
           return true;
         } catch (const Error&) {
           return false;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <optional>
 
@@ -13,7 +14,10 @@
 #include "troika/base/text.h"
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/resume.h"
+#include "troika/compat/error_text.h"
+#include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/recompute.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/nn/state.h"
@@ -23,6 +27,7 @@
 #include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/engine/placement.h"
 #include "troika/train/memory/predicted_cut.h"
+#include "troika/train/memory/prediction.h"
 #include "troika/train/task/task.h"
 #include "troika/train/tuning/tuning_file.h"
 
@@ -229,6 +234,61 @@ int stages_of(const layout::Plan& plan, const nn::Model& model) {
   return last + 1;
 }
 
+// Policies by a prediction of rank 0. Ranks that are threads count each other's tensors, so the
+// other ranks wait meanwhile.
+void choose_recomputation(layout::Plan& plan, const RunStart& run, Task& task) {
+  if (!layout::recompute_budget(plan.recompute)) return;
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "recomputation in the stages of a pipeline within " + plan.recompute,
+                 .got = got,
+                 .expected = expected,
+                 .hint = "or a policy, as trainer.recompute=full"});
+  };
+  if (!Placement::of(run.options, run.group).device.is_cpu()) refuse("GPUs", "the CPU");
+  run.group.barrier({.label = "recomputation"});
+  std::string policies, problem;
+  std::exception_ptr error;
+  if (run.group.rank() == 0) {
+    try {
+      compat::count_tensor_memory();
+      auto planned = run.options;
+      planned.trainer.plan = plan.text();
+      planned.trainer.recompute = plan.recompute;
+      MemoryPredictor predictor(planned, run.dataset, task);
+      const auto choice = predictor.configured(run.group.size());
+      problem = predictor.why_not(choice);
+      if (problem.empty()) policies = predictor.recompute_of_stages(choice);
+    } catch (const std::exception& e) {
+      error = std::current_exception();
+      problem = compat::error_text(e);
+    }
+  }
+  problem = run.group.broadcast_text(problem, 0, "recomputation");
+  if (error) std::rethrow_exception(error);
+  if (!problem.empty()) refuse(problem, "a plan whose memory is predicted");
+  policies = run.group.broadcast_text(policies, 0, "recomputation");
+  tell(run, fmt::format("recomputation: {}, for {} (trainer.recompute)", policies, plan.recompute));
+  plan.recompute = policies;
+}
+
+void choose_stages(layout::Plan& plan, const RunStart& run, Task& task) {
+  const auto& model = task.blocks();
+  std::vector<StageTimes> times;
+  if (is_cut_by_times(run.options, plan)) times = block_times(run, task);
+  const bool by_time = is_cut_by_time(run.options, plan);
+  if (plan.schedule == layout::kAutomaticSchedule) choose_schedule(plan, run, model, times);
+  if (!plan.cut.empty() || (!by_time && !run.options.trainer.plan.empty())) return;
+  const std::string by = by_time ? "time" : run.options.pipeline.cut_by;
+  plan.cut = by_time ? cut_by_time(times, model, stages_of(plan, model))
+                     : predicted_cut(run.options, plan, task, run.dataset, batch_of(run));
+  // Ranks that are threads count each other's memory, so their predictions may differ.
+  plan.cut = run.group.broadcast_text(plan.cut, 0, "stages");
+  if (!plan.cut.empty()) {
+    tell(run, fmt::format("stages: {}, by {} (pipeline.cut_by)", plan.cut, by));
+  }
+}
+
 }  // namespace
 
 bool is_cut_by_times(const TrainOptions& options, const layout::Plan& plan) {
@@ -278,20 +338,8 @@ std::vector<StageTimes> measure_block_times(const RunStart& run, Task& task) {
 
 layout::Plan tuned_pipeline(layout::Plan plan, const RunStart& run, Task& task) {
   if (!is_pipeline(plan) || !task.has_blocks()) return plan;
-  const auto& model = task.blocks();
-  std::vector<StageTimes> times;
-  if (is_cut_by_times(run.options, plan)) times = block_times(run, task);
-  const bool by_time = is_cut_by_time(run.options, plan);
-  if (plan.schedule == layout::kAutomaticSchedule) choose_schedule(plan, run, model, times);
-  if (!plan.cut.empty() || (!by_time && !run.options.trainer.plan.empty())) return plan;
-  const std::string by = by_time ? "time" : run.options.pipeline.cut_by;
-  plan.cut = by_time ? cut_by_time(times, model, stages_of(plan, model))
-                     : predicted_cut(run.options, plan, task, run.dataset, batch_of(run));
-  // Ranks that are threads count each other's memory, so their predictions may differ.
-  plan.cut = run.group.broadcast_text(plan.cut, 0, "stages");
-  if (!plan.cut.empty()) {
-    tell(run, fmt::format("stages: {}, by {} (pipeline.cut_by)", plan.cut, by));
-  }
+  choose_stages(plan, run, task);
+  choose_recomputation(plan, run, task);
   return plan;
 }
 
