@@ -110,6 +110,26 @@ TEST_F(PipelineRun, RecomputesInTheStagesThatABudgetIsTooSmallFor) {
   expect_close(course.state, fit(accumulating(4), 1, "gpt").state, seen[0]->policies);
 }
 
+// The batch of one process is that of all replicas of a micro-batch.
+TEST_F(PipelineRun, NormalisesByTheBatchesOfAllReplicas) {
+  const auto oracle = fit(accumulating(2), 1, "resnet20");
+  for (const auto& [schedule, recompute] :
+       {std::pair("1f1b", "full"), std::pair("zb-h1", "none")}) {
+    auto options = pipelined(schedule, 2);
+    options.mesh.pipeline = 2;
+    options.trainer.sync_batchnorm = true;
+    options.trainer.recompute = recompute;
+    const auto course = fit(options, 4, "resnet20");
+    EXPECT_NEAR(course.summary.train_loss, oracle.summary.train_loss, 1e-10) << schedule;
+    EXPECT_NEAR(course.summary.validation_loss, oracle.summary.validation_loss, 1e-10) << schedule;
+    // Also the running statistics, which each micro-batch updates.
+    ASSERT_EQ(course.state.size(), oracle.state.size());
+    for (const auto& [name, tensor] : oracle.state) {
+      EXPECT_TRUE(course.state.at(name).allclose(tensor, 1e-10, 1e-10)) << name << " " << schedule;
+    }
+  }
+}
+
 TEST_F(PipelineRun, ComputesInMixedPrecision) {
   const auto largest_difference = [](const PipelineCourse& a, const PipelineCourse& b) {
     double result = 0;
@@ -176,9 +196,12 @@ TEST_F(PipelineRun, RefusesWhatItCannotRunBeforeItBegins) {
   options = options_;
   options.mesh.pipeline = 2;
   refused(options, 2, "strategy ddp does not cut the model into stages");
-  options = pipelined("gpipe", 4);
+  options = pipelined("1f1b", 4);
+  options.mesh.axes = "pipeline=2 data=2-1";
   options.trainer.sync_batchnorm = true;
-  refused(options, 2, "an option that a pipeline does not support; got trainer.sync_batchnorm");
+  refused(options, 3,
+          "an option that a pipeline does not support; got trainer.sync_batchnorm on stages with "
+          "different numbers of replicas");
   options = pipelined("gpipe", 4);
   options.swa.swa_lrs = 0.01;
   refused(options, 2, "an option that a pipeline does not support; got swa.swa_lrs");

@@ -83,8 +83,9 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
   if (!plan.offload_activations.empty()) {
     refuse("offload.activations " + plan.offload_activations, "none, or trainer.recompute");
   }
-  if (options.trainer.sync_batchnorm) {
-    refuse("trainer.sync_batchnorm", "batch norms of micro-batches");
+  if (options.trainer.sync_batchnorm && plan.mesh.has_uneven_stages()) {
+    refuse("trainer.sync_batchnorm on stages with different numbers of replicas",
+           "as many replicas of each stage, or batch norms of micro-batches");
   }
   if (options.swa.swa_lrs > 0) refuse("swa.swa_lrs", "weights without averages");
   if (plan.schedule == layout::kAutomaticSchedule) return;  // is made for the model

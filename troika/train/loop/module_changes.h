@@ -10,8 +10,8 @@ namespace troika::train {
 
 class [[nodiscard]] ScopedModuleChanges {
  public:
-  // Makes batch norm span the ranks of the data axis if trainer.sync_batchnorm is set. Called by
-  // all ranks; blocks. The task must outlive this object.
+  // Makes batch norm span the ranks of the data axis, in a pipeline the replicas of a stage, if
+  // trainer.sync_batchnorm is set. Called by all ranks; blocks. The task must outlive this object.
   explicit ScopedModuleChanges(const RunSetup& setup) : task_(setup.task) {
     if (setup.options.trainer.sync_batchnorm) {
       spanning_batch_norm_.emplace(task_.module(), setup.groups.data());
