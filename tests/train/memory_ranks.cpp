@@ -74,6 +74,7 @@ Measured measure(const TrainOptions& options, const comm::Group& group, const da
                      .folder = {},
                      .task = *task,
                      .at = start};
+  context.training.plan = &plan;
   context.training.store = &engine->store();
   context.training.optimization = &engine->optimization();
   WeightAverage average(options.ema.decay, options.ema.use_buffers);

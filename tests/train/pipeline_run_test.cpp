@@ -202,9 +202,6 @@ TEST_F(PipelineRun, RefusesWhatItCannotRunBeforeItBegins) {
   refused(options, 3,
           "an option that a pipeline does not support; got trainer.sync_batchnorm on stages with "
           "different numbers of replicas");
-  options = pipelined("gpipe", 4);
-  options.swa.swa_lrs = 0.01;
-  refused(options, 2, "an option that a pipeline does not support; got swa.swa_lrs");
 }
 
 class FailsAt : public Callback {

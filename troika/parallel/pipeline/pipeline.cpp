@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -233,6 +234,21 @@ at::Tensor Pipeline::run(const at::Tensor& inputs, const at::Tensor& targets, co
 
 void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
                         const std::function<void(int, nn::Tensors)>& done) {
+  run_forward(source, micro_batches, /*updates_batch_norms=*/false, done);
+}
+
+void Pipeline::update_batch_norms(MicroBatchSource& source, int micro_batches) {
+  if (place_.shares_micro_batches()) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "each replica updates batch norms by micro-batches of its own",
+                 .got = "stages with different numbers of replicas",
+                 .expected = "as many replicas of each stage"});
+  }
+  run_forward(source, micro_batches, /*updates_batch_norms=*/true, [](int, const nn::Tensors&) {});
+}
+
+void Pipeline::run_forward(MicroBatchSource& source, int micro_batches, bool updates_batch_norms,
+                           const std::function<void(int, nn::Tensors)>& done) {
   start();
   const at::NoGradGuard no_grad;
   gather_parameters();
@@ -248,7 +264,10 @@ void Pipeline::evaluate(MicroBatchSource& source, int micro_batches,
     }
     for (const auto& action : place_.actions(schedule)) {
       if (action.kind == ActionKind::forward) {
+        std::optional<DeferredBatchNorm::Counting> counting;
+        if (updates_batch_norms) counting.emplace(*batch_norms_);
         auto outputs = run.forward(action.stage, action.micro_batch);
+        if (updates_batch_norms) batch_norms_->update();
         if (!outputs.empty()) done(action.micro_batch, std::move(outputs));
       } else if (action.kind == ActionKind::send_activation) {
         run.send(action);

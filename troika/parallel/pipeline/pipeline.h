@@ -89,6 +89,10 @@ class Pipeline : public ParameterStore {
   // mode.
   void evaluate(MicroBatchSource& source, int micro_batches,
                 const std::function<void(int micro_batch, nn::Tensors outputs)>& done);
+  // Runs forward passes only, without gradients, of which each updates the running statistics of
+  // the batch norms in its stage as a step of this micro-batch alone would. The caller must set the
+  // model to training mode. Throws Error(usage) if replicas share micro-batches.
+  void update_batch_norms(MicroBatchSource& source, int micro_batches);
 
   // The trained parameters of this rank's stages, or the parts of them that it owns.
   std::vector<optim::Parameter> parameters() const override;
@@ -140,6 +144,8 @@ class Pipeline : public ParameterStore {
   void draw_alike(compat::DeferredInit& values) const;
   // For evaluate().
   layout::Schedule forward_schedule() const;
+  void run_forward(MicroBatchSource& source, int micro_batches, bool updates_batch_norms,
+                   const std::function<void(int micro_batch, nn::Tensors outputs)>& done);
   // Throws Error(usage) if the last run ended with an error.
   void start();
   PipelineRun make_run(MicroBatchSource& source, StageMessages& messages, ActionTimes& times);

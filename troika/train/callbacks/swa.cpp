@@ -13,9 +13,9 @@
 #include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/batch_norm.h"
+#include "troika/parallel/pipeline/left_out.h"
 #include "troika/train/engine/engine_state.h"
 #include "troika/train/engine/optimization.h"
-#include "troika/train/options/checkpoint_options.h"
 #include "troika/train/run/fit_context.h"
 
 namespace troika::train {
@@ -67,30 +67,38 @@ std::vector<RunningStatistics> statistics_of(torch::nn::Module& module) {
   return result;
 }
 
-std::vector<at::Tensor> copy_of_statistics(torch::nn::Module& module) {
+// Without the layers of other ranks' stages.
+std::vector<RunningStatistics> own_statistics_of(torch::nn::Module& module) {
+  auto result = statistics_of(module);
+  std::erase_if(result, [](const auto& layer) { return parallel::is_left_out(layer.mean); });
+  return result;
+}
+
+std::vector<at::Tensor> tensors_of(const std::vector<RunningStatistics>& layers) {
   std::vector<at::Tensor> result;
-  for (const auto& layer : statistics_of(module)) {
-    for (const auto& tensor : {layer.mean, layer.variance, layer.batches}) {
-      result.push_back(tensor.clone());
-    }
+  for (const auto& layer : layers) {
+    for (const auto& tensor : {layer.mean, layer.variance, layer.batches}) result.push_back(tensor);
   }
   return result;
 }
 
-void put_statistics(torch::nn::Module& module, const std::vector<at::Tensor>& statistics) {
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const auto& tensor : tensors) result.push_back(tensor.clone());
+  return result;
+}
+
+void put(const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& into) {
   const at::NoGradGuard no_grad;
-  auto next = statistics.begin();
-  for (const auto& layer : statistics_of(module)) {
-    for (const auto& tensor : {layer.mean, layer.variance, layer.batches}) tensor.copy_(*next++);
-  }
+  for (size_t i = 0; i < values.size(); ++i) into[i].copy_(values[i]);
 }
 
 }  // namespace
 
 void renew_batch_norm(torch::nn::Module& module, const comm::Group& replicas,
                       const std::function<void()>& run) {
-  const auto layers = statistics_of(module);
-  if (layers.empty()) return;
+  if (statistics_of(module).empty()) return;  // in no stage
+  const auto layers = own_statistics_of(module);
   std::vector<Momentum> momenta;
   for (const auto& layer : layers) {
     layer.mean.zero_();
@@ -128,9 +136,14 @@ void Swa::on_fit_start(FitContext& context) {
                  .got = "strategy dp, whose threads each see a part of a batch",
                  .expected = "a strategy of processes"});
   }
+  if (context.groups.mesh().has_uneven_stages() && !statistics_of(context.task.module()).empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "swa recomputes the statistics of batch norms",
+                 .got = "stages with different numbers of replicas",
+                 .expected = "as many replicas of each stage, or a model without batch norms"});
+  }
   average_.attach(context);
   mean_.reset();
-  module_ = &context.task.module();
 }
 
 double Swa::rate(int64_t epoch) const {
@@ -167,25 +180,27 @@ void Swa::on_train_end(FitContext& context) {
   }
   auto& module = context.task.module();
   mean.put_into_module();
-  mean_->trained = copy_of_statistics(module);
+  mean_->statistics = tensors_of(own_statistics_of(module));
+  mean_->trained = copies_of(mean_->statistics);
   renew_batch_norm(module, context.groups.data(), context.actions.run_training_data);
-  if (context.group.rank() == 0 && context.options.checkpoint.enabled) {
+  if (context.options.checkpoint.enabled) {
     const auto file = context.folder / "checkpoints" / "swa.safetensors";
-    checkpoint::save_weights(file, checkpoint::model_state(module),
-                             checkpoint_metadata(context.options),
-                             {.epoch = context.at.epoch, .step = context.at.step});
-    log::info("mean of the weights of {} epochs: {}", mean.updates(), file.string());
+    context.actions.save_weights(file);
+    if (context.group.rank() == 0) {
+      log::info("mean of the weights of {} epochs: {}", mean.updates(), file.string());
+    }
   }
   // Other callbacks may still need the trained weights.
-  mean_->renewed = copy_of_statistics(module);
-  put_statistics(module, mean_->trained);
+  mean_->renewed = copies_of(mean_->statistics);
+  put(mean_->trained, mean_->statistics);
   mean.take_back();
 }
 
-void Swa::on_fit_end(FitContext& context) {
+void Swa::on_fit_end(FitContext&) {
   if (!mean_) return;
+  // Before the weights, because the ranks of a pipeline then get each other's tensors.
+  put(mean_->renewed, mean_->statistics);
   mean_->weights.put_into_module();
-  put_statistics(context.task.module(), mean_->renewed);
 }
 
 void Swa::replace_model(checkpoint::RankState& state) const {
@@ -194,17 +209,14 @@ void Swa::replace_model(checkpoint::RankState& state) const {
   const bool is_replaced = std::any_of(state.rest.begin(), state.rest.end(), [](const auto& item) {
     return item.first.starts_with(kRawPrefix);
   });
-  auto trained = mean_->trained.begin();
-  for (const auto& layer : statistics_of(*module_)) {
-    for (const auto& statistic : {layer.mean, layer.variance, layer.batches}) {
-      const auto& own = *trained++;
-      for (auto& [name, tensor] : state.model) {
-        if (tensor.data_ptr() != statistic.data_ptr()) continue;
-        if (is_replaced) {
-          tensor = own;
-        } else {
-          state.rest.emplace_back(kRawPrefix + name, own);
-        }
+  for (size_t i = 0; i < mean_->statistics.size(); ++i) {
+    const auto& trained = mean_->trained[i];
+    for (auto& entry : state.model) {
+      if (entry.second.data_ptr() != mean_->statistics[i].data_ptr()) continue;
+      if (is_replaced) {
+        entry.second = trained;
+      } else {
+        state.rest.emplace_back(kRawPrefix + entry.first, trained, entry.box);
       }
     }
   }

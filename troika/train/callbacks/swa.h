@@ -19,6 +19,7 @@ namespace troika::train {
 // When all epochs are done, or a callback has ended the run after swa_epoch_start, the mean becomes
 // the model: batch-norm statistics are recomputed on the training data, as the mean over the
 // batches of all ranks (section 3.2), and the weights are written to checkpoints/swa.safetensors.
+// In a pipeline, each rank has the mean of its stages, and rank 0 collects them for this file.
 // The module gets the mean in on_fit_end, after the on_train_end of all callbacks.
 class Swa : public Callback {
  public:
@@ -27,8 +28,8 @@ class Swa : public Callback {
   Swa(const SwaOptions& options, int64_t max_epochs);
 
   std::string name() const override { return "swa"; }
-  // Throws Error(usage) for strategy dp if the module has batch norms: its threads do not share
-  // statistics.
+  // If the module has batch norms, throws Error(usage) for strategy dp, whose threads do not share
+  // statistics, and for stages with different numbers of replicas.
   void on_fit_start(FitContext& context) override;
   void on_before_optimizer_step(FitContext& context) override;
   void on_train_epoch_start(FitContext& context) override;
@@ -46,21 +47,21 @@ class Swa : public Callback {
   const SwaOptions options_;
   const int64_t first_epoch_;
   const int64_t epochs_;
-  torch::nn::Module* module_ = nullptr;
   WeightAverage average_{std::nullopt};  // of the epochs before the current one
-  // The mean of the weights, the batch-norm statistics recomputed for it, and the trained
-  // statistics.
+  // The mean of the weights, the module's batch-norm statistics, and for each of them the one
+  // recomputed for the mean and the trained one.
   struct Mean {
     WeightAverage weights;
-    std::vector<at::Tensor> renewed = {}, trained = {};
+    std::vector<at::Tensor> statistics = {}, renewed = {}, trained = {};
   };
   std::optional<Mean> mean_;
   double base_rate_ = 0;  // the scheduled rate of the first step of first_epoch_; 0: not known yet
 };
 
-// Recomputes the running statistics of all batch norms while `run` makes forward passes: the mean
-// over all batches of all ranks, as PyTorch's update_bn. Called by all ranks; blocks.
-void renew_batch_norm(torch::nn::Module& module, const comm::Group& group,
+// Recomputes the running statistics of the batch norms that this rank holds while `run` makes
+// forward passes: the mean over all batches of all ranks of `replicas`, as PyTorch's update_bn.
+// Called by all ranks; blocks.
+void renew_batch_norm(torch::nn::Module& module, const comm::Group& replicas,
                       const std::function<void()>& run);
 
 }  // namespace troika::train

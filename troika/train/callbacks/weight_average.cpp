@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/checkpoint/reader.h"
@@ -10,6 +11,7 @@
 #include "troika/parallel/pipeline/left_out.h"
 #include "troika/train/engine/engine_state.h"
 #include "troika/train/engine/optimization.h"
+#include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/run/fit_context.h"
 
 namespace troika::train {
@@ -29,14 +31,18 @@ void WeightAverage::attach(const FitContext& context) {
   updates_ = 0;
   const auto in_module = store_->parameters();
   const auto& stepped = context.training.optimization->parameters();
+  const bool is_cut = is_pipeline(*context.training.plan);
   for (size_t i = 0; i < stepped.size(); ++i) {
     const auto source = stepped[i].tensor.detach();
+    auto box = stepped[i].box;
+    // Other ranks of a pipeline have other tensors.
+    if (is_cut && !box) box = layout::Box::whole(stepped[i].name, source.sizes().vec());
     weights_.push_back({stepped[i].name,
                         source,
                         at::empty_like(source),
                         in_module[i].tensor.detach(),
                         {},
-                        stepped[i].box});
+                        std::move(box)});
   }
   if (uses_buffers_) {
     for (const auto& [name, tensor] : nn::named_buffers(context.task.module())) {

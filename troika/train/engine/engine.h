@@ -85,6 +85,10 @@ class Engine : public Evaluator {
   // Like synchronize_replicas(), and also fills in the parts of the module that other ranks train.
   // Called at the end of a run.
   virtual void make_whole() { synchronize_replicas(); }
+  // Runs a forward pass of a batch, as the data set gives it, that updates the running statistics
+  // of batch norms. Called in training mode and without gradients; in a pipeline, by all of its
+  // ranks, with the same batch.
+  virtual void update_batch_norms(const data::Batch& batch) = 0;
   // Gives the validation loss, the same on all ranks, to the learning-rate schedule. Called once
   // after each validation. Throws Error(usage) if there is no loss and the schedule needs it.
   virtual void judge(std::optional<double> validation_loss) = 0;

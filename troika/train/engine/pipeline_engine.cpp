@@ -277,6 +277,12 @@ void PipelineEngine::evaluate(RunMode, const data::Batch& batch, Evaluation& sum
   });
 }
 
+void PipelineEngine::update_batch_norms(const data::Batch& batch) {
+  const auto placed = placement_.place(batch);
+  EvaluationSource source(setup_.task, placed, /*asks=*/false);
+  pipeline_->update_batch_norms(source, 1);
+}
+
 at::Tensor PipelineEngine::predict(const data::Batch& batch) {
   const auto placed = placement_.place(batch);
   EvaluationSource source(setup_.task, placed, /*asks=*/false);

@@ -28,6 +28,7 @@ class PipelineEngine : public Engine {
   // Does not fill in the stages of other ranks if the task came without values: then no rank ever
   // holds the whole model.
   void make_whole() override;
+  void update_batch_norms(const data::Batch& batch) override;
   void judge(std::optional<double> validation_loss) override {
     learning_rate_.judge(validation_loss);
   }

@@ -87,7 +87,6 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
     refuse("trainer.sync_batchnorm on stages with different numbers of replicas",
            "as many replicas of each stage, or batch norms of micro-batches");
   }
-  if (options.swa.swa_lrs > 0) refuse("swa.swa_lrs", "weights without averages");
   if (plan.schedule == layout::kAutomaticSchedule) return;  // is made for the model
   const auto& model = task.blocks();
   const auto pipeline = pipeline_options(plan);

@@ -24,6 +24,9 @@ class SingleStageEngine : public Engine {
   explicit SingleStageEngine(const EngineSetup& setup);
 
   StepResult step(MicroBatches& batches) override;
+  void update_batch_norms(const data::Batch& batch) override {
+    setup_.task.training_step(placement().place(batch));
+  }
   void synchronize_replicas() override { exchange_->synchronize_replicas(); }
   void judge(std::optional<double> validation_loss) override {
     learning_rate_.judge(validation_loss);

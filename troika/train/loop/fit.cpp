@@ -75,6 +75,7 @@ Fit::Fit(RunSetup setup, const StopQuestion& question)
   context_.training.store = &engine_->store();
   context_.training.optimization = &engine_->optimization();
   context_.actions.run_training_data = [this] { run_training_data(); };
+  context_.actions.save_weights = [this](const auto& file) { checkpoints_.save_weights(file); };
   context_.actions.save_checkpoint = [this](const auto& path, bool weights_only) {
     return checkpoints_.ask_to_save_as(path, weights_only);
   };
@@ -169,7 +170,7 @@ void Fit::run_training_data() {
   const nn::Autocast autocast(placement.precision, placement.device.type());
   data::Loader loader = epochs_.load_all(placement.device.type());
   setup_.task.module().train();
-  while (const auto batch = loader.next()) setup_.task.training_step(placement.place(*batch));
+  while (const auto batch = loader.next()) engine_->update_batch_norms(*batch);
 }
 
 RunPlan Fit::plan() const {

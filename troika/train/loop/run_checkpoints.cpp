@@ -1,5 +1,7 @@
 #include "troika/train/loop/run_checkpoints.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -8,6 +10,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/train/engine/random_state.h"
+#include "troika/train/loop/whole_state.h"
 #include "troika/train/options/checkpoint_options.h"
 #include "troika/train/run/course_names.h"
 
@@ -49,6 +52,15 @@ void RunCheckpoints::save_asked_paths() {
     checkpoint::write_checkpoint(parts_.setup.world(), path, state(weights_only),
                                  checkpoint_metadata(parts_.setup.options), info());
   }
+}
+
+void RunCheckpoints::save_weights(const std::filesystem::path& file) const {
+  const auto& setup = parts_.setup;
+  std::set<std::string> own;
+  for (const auto& entry : parts_.engine.state(/*in_step=*/false).model) own.insert(entry.first);
+  const auto weights = whole_state(setup.task.module(), own, setup.world());
+  if (!setup.is_main()) return;
+  checkpoint::save_weights(file, weights, checkpoint_metadata(setup.options), info());
 }
 
 void RunCheckpoints::save(bool to_go_on) {

@@ -53,6 +53,8 @@ class RunCheckpoints {
   void save_asked();
   // Writes only the checkpoints requested by save_checkpoint().
   void save_asked_paths();
+  // Implements FitContext::actions.save_weights.
+  void save_weights(const std::filesystem::path& file) const;
   // Saves the full state from which a run can resume, or (without `to_go_on`) only the weights.
   void save(bool to_go_on);
   // Waits for the checkpoint that is being written.

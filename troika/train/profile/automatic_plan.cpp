@@ -182,11 +182,9 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
     problem.profiles.push_back(
         measure_profile(plain, dataset, group, {.micro_batch = size, .seconds = seconds}));
   }
-  const bool needs_one_stage = options.swa.swa_lrs > 0;
-  const bool needs_even = options.trainer.sync_batchnorm;
-  problem.allows = [ranks, needs_one_stage, needs_even](const StepSettings& settings,
-                                                        bool is_uneven) {
-    if (needs_one_stage && settings.family != plan::StepFamily::one_stage) return false;
+  // SWA needs them for models with batch norms.
+  const bool needs_even = options.trainer.sync_batchnorm || options.swa.swa_lrs > 0;
+  problem.allows = [ranks, needs_even](const StepSettings& settings, bool is_uneven) {
     if (is_uneven && needs_even) return false;
     // A tied parameter could not be sharded over different numbers of replicas.
     if (is_uneven && settings.zero_stage > 0) return false;

@@ -49,6 +49,9 @@ struct RunActions {
   // Runs the forward passes of an epoch in training mode, without gradients and logs, to update
   // statistics that the module keeps. Called by all ranks.
   std::function<void()> run_training_data = {};
+  // Writes the module's parameters and buffers as one file of weights. In a pipeline, rank 0
+  // collects those of all stages, and needs memory for them. Called by all ranks; blocks.
+  std::function<void(const std::filesystem::path& file)> save_weights = {};
   // Writes this rank's state alone into `folder`, as a checkpoint of one rank, and returns the
   // checkpoint. A run resumes from it with the current optimizer step. Does not communicate if the
   // strategy leaves all states on each rank.
