@@ -3,7 +3,7 @@
 //
 // messages_rank ROUNDS, started by mpirun. Rank 0 prints JSON: for each size and method, the
 // microseconds of one direction in each round, which is half of the mean round trip; for memcpy,
-// the microseconds of one copy. Each message is written anew before it is sent or copied, as a
+// the microseconds of one copy. Each message is written again before it is sent or copied, as a
 // stage computes what it sends; otherwise a back end that copies once would read the old bytes from
 // the receiver's own cache. The time of writing is measured in each round and subtracted.
 #include <ATen/ATen.h>
