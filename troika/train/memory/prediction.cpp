@@ -166,7 +166,7 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
       return "stages or a schedule that follow from times";
     }
     if (!model_) return "stages of a module without blocks";
-  } else if (mesh.replicas(0) != choice.ranks) {
+  } else if (plan.cut.find('|') != std::string::npos || mesh.replicas(0) != choice.ranks) {
     return "stages without a schedule";
   }
   if (mesh.replicas(0) % plan.sharing_ranks() != 0) {
