@@ -89,19 +89,20 @@ class Pipeline : public ParameterStore {
   // mode.
   void evaluate(MicroBatchSource& source, int micro_batches,
                 const std::function<void(int micro_batch, nn::Tensors outputs)>& done);
-  // Runs forward passes only, without gradients, of which each updates the running statistics of
-  // the batch norms in its stage as a step of this micro-batch alone would. The caller must set the
-  // model to training mode. Throws Error(usage) if replicas share micro-batches.
+  // Runs forward passes only, without gradients. Each updates the running statistics of the batch
+  // norms in its stage, as a step of this micro-batch alone would. The caller must set the model to
+  // training mode. Called by all ranks; blocks. Throws Error(usage) if replicas share
+  // micro-batches.
   void update_batch_norms(MicroBatchSource& source, int micro_batches);
 
   // The trained parameters of this rank's stages, or the parts of them that it owns.
   std::vector<optim::Parameter> parameters() const override;
   std::vector<at::Tensor> gradients() const override;
   bool counts(const std::string& name) const override { return !borrowed().contains(name); }
-  // Reduces over all stages.
   // True: a rank's stages may be empty, or have only blocks without parameters.
   bool may_be_empty() const override { return true; }
   bool shards_parameters() const override;
+  // Reduces over all stages.
   const GroupReducer& reducer() const override;
   // Reduces over the replicas of this rank's stages.
   const GroupReducer& shards_reducer() const override;
@@ -142,8 +143,9 @@ class Pipeline : public ParameterStore {
   class OverStages;
 
   void draw_alike(compat::DeferredInit& values) const;
-  // For evaluate().
+  // For run_forward().
   layout::Schedule forward_schedule() const;
+  // Implements evaluate() and update_batch_norms().
   void run_forward(MicroBatchSource& source, int micro_batches, bool updates_batch_norms,
                    const std::function<void(int micro_batch, nn::Tensors outputs)>& done);
   // Throws Error(usage) if the last run ended with an error.
