@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "troika/cluster/rendezvous/answers.h"
@@ -21,6 +25,23 @@ class Alone : public ControlPlane {
 
  private:
   Listener& listener_;
+};
+
+// Closes a question to a rank that was lost, and tells the listener of the loss a moment later.
+class LateNotice : public ControlPlane {
+ public:
+  ~LateNotice() override { notice_.join(); }
+  void listen(Listener listener) override { listener_ = std::move(listener); }
+  void fail(const std::string&) override {}
+  void leave(const std::string&) override {}
+  cluster::Answers ask_all(const std::string&, Deadline) override {
+    notice_ = std::thread([this] { listener_.lost(1, "timeout: rank 2 is late"); });
+    return {{"", std::nullopt}, {0, 1}};
+  }
+
+ private:
+  Listener listener_;
+  std::thread notice_;
 };
 
 Enrolment group(uint32_t id) {
@@ -50,6 +71,15 @@ TEST(Lifeline, AnswersForTheGroupsThatWentLast) {
   EXPECT_TRUE(has_left(0));
   EXPECT_TRUE(has_left(kGroups - 1));
   EXPECT_FALSE(has_left(1)) << "what is kept of former groups has no bound";
+}
+
+TEST(Lifeline, ARankThatGaveUpIsNotTakenForOneThatDoesNotAnswer) {
+  Lifeline lifeline(std::make_unique<LateNotice>(), 0);
+  lifeline.enrol(group(1));
+  const MessageFingerprint message{.direction = Direction::receive, .peer = 1};
+  static_cast<void>(lifeline.other_end(1, message, Deadline::after(std::chrono::minutes(1))));
+  ASSERT_TRUE(lifeline.is_cut());
+  EXPECT_THAT(lifeline.cause()->what(), testing::HasSubstr("rank 2 is late"));
 }
 
 }  // namespace

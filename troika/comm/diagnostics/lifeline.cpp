@@ -212,6 +212,19 @@ std::string Lifeline::answer(const std::string& question) {
   return id ? groups_.status(static_cast<uint32_t>(*id)).to_text() : "";
 }
 
+// A rank whose answer is missing before the deadline is lost or has left. The control plane closes
+// questions to it before it calls the listener.
+void Lifeline::await_losses(const std::vector<int>& ranks, const cluster::Answers& answers,
+                            Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  const auto is_known = [&](int rank) {
+    const auto index = static_cast<size_t>(rank);
+    return index >= answers.text.size() || answers.text[index] || departed_.contains(rank);
+  };
+  news_.wait_until(lock, deadline.at(),
+                   [&] { return is_cut() || std::ranges::all_of(ranks, is_known); });
+}
+
 Lifeline::Members Lifeline::ask_members(uint32_t id, Deadline deadline) {
   Members members;
   {
@@ -221,14 +234,8 @@ Lifeline::Members Lifeline::ask_members(uint32_t id, Deadline deadline) {
     members.ranks = group->ranks;
   }
   const auto answers = plane_->ask_all(std::to_string(id), deadline);
-  std::unique_lock lock(mutex_);
-  // Answers missing before the deadline belong to lost ranks: wait for the notice of the loss.
-  const auto is_known = [&](int rank) {
-    const auto index = static_cast<size_t>(rank);
-    return index >= answers.text.size() || answers.text[index] || departed_.contains(rank);
-  };
-  news_.wait_until(lock, deadline.at(),
-                   [&] { return is_cut() || std::ranges::all_of(members.ranks, is_known); });
+  await_losses(members.ranks, answers, deadline);
+  const std::lock_guard lock(mutex_);
   for (const int rank : members.ranks) {
     const auto index = static_cast<size_t>(rank);
     const bool is_told = index < answers.text.size();

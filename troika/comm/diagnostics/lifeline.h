@@ -158,6 +158,8 @@ class Lifeline {
   static std::string with_kind(const Error& cause);
   Error loss_of(int rank, const std::string& why) const;
   Members ask_members(uint32_t id, Deadline deadline);
+  void await_losses(const std::vector<int>& ranks, const cluster::Answers& answers,
+                    Deadline deadline) const;
   void hear_lost(int rank, const std::string& why);
   void hear_left(int rank, const std::string& farewell);
   std::string answer(const std::string& question);

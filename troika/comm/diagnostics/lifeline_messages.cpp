@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #include "troika/comm/diagnostics/lifeline.h"
 
@@ -125,6 +127,9 @@ std::string Lifeline::other_end(uint32_t id, const MessageFingerprint& message, 
   const auto answers = plane_->ask_all(question.text(), deadline);
   const auto index = static_cast<size_t>(message.peer);
   if (index >= answers.text.size()) return {};
+  std::vector<int> all(answers.text.size());
+  std::iota(all.begin(), all.end(), 0);
+  await_losses(all, answers, deadline);
   if (!answers.text[index]) return state_of(message.peer, answers);
   const auto state = MessageAnswer::from_text(*answers.text[index]).state;
   const auto end = end_of_waits(message.peer, answers);
