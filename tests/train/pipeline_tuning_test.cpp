@@ -70,7 +70,8 @@ TEST_F(PipelineTuning, RemembersTheTimesOfBlocks) {
     fit(options, 2, "mlp");
     const auto entries = TuningFile::of_user().read();
     ASSERT_EQ(entries.size(), 1u) << run;
-    EXPECT_THAT(entries[0].question.what, HasSubstr("passes of the blocks of mlp"));
+    EXPECT_THAT(entries[0].question.what, testing::AllOf(HasSubstr("passes of the blocks of mlp"),
+                                                         HasSubstr("attention auto")));
     EXPECT_EQ(std::ranges::count(entries[0].choice, ';'), 7) << "times of 8 blocks";
   }
   // By these times, the first block is a stage.

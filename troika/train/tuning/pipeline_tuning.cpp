@@ -89,8 +89,10 @@ std::vector<StageTimes> block_times(const RunStart& run, Task& task) {
   const auto& trainer = run.options.trainer;
   const TuningQuestion question{
       .what = fmt::format(
-          "passes of the blocks of {}, {} parameters, batch{}, {}, {} ranks, {}, {}, {}",
-          model.name, elements, shapes, trainer.precision, run.group.size(),
+          "passes of the blocks of {}, {} parameters, batch{}, attention {}, {}, {} ranks, {}, {}, "
+          "{}",
+          model.name, elements, shapes, model.attn_implementation, trainer.precision,
+          run.group.size(),
           c10::DeviceTypeName(Placement::of(run.options, run.group).device.type(), true),
           trainer.memory_format, trainer.weight_layout),
       .cpu = cpu_model(),
