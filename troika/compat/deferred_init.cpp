@@ -35,10 +35,12 @@ bool is_among(const std::array<std::string_view, N>& names, const c10::FunctionS
   return std::ranges::find(names, schema.name()) != names.end();
 }
 
+bool is_generator(const c10::Argument& argument) {
+  return argument.type()->str().find("Generator") != std::string::npos;
+}
+
 bool draws(const c10::FunctionSchema& schema) {
-  return std::ranges::any_of(schema.arguments(), [](const c10::Argument& argument) {
-    return argument.type()->str().find("Generator") != std::string::npos;
-  });
+  return std::ranges::any_of(schema.arguments(), is_generator);
 }
 
 // Calls `each(tensor, argument)` for every defined tensor among the arguments.
@@ -133,17 +135,18 @@ class DeferredInit::Recorder : public FakeObserver {
   void materialize(const Take& take) {
     TROIKA_CHECK(is_complete_, "values that were read before they were made");
     const at::AutoDispatchBelowAutograd below;
-    auto generator = at::detail::getDefaultCPUGenerator();
-    const at::Tensor before = generator.get_state();
+    // Not the default generator: ranks may be threads.
+    auto generator = at::detail::createCPUGenerator();
     generator.set_state(generator_);
     plan();
     for (Operator& next : operators_) {
-      if (next.is_needed || next.draws) run(next, take);
+      if (!next.is_needed && !next.draws) continue;
+      if (next.draws) draw_from(generator, next);
+      run(next, take);
     }
     operators_.clear();
     memories_.clear();
     numbers_.clear();
-    generator.set_state(before);
   }
 
  private:
@@ -212,6 +215,13 @@ class DeferredInit::Recorder : public FakeObserver {
       if (!next->is_needed) continue;
       for (const size_t memory : next->touched) matters[memory] = true;
       if (next->overwrites) matters[next->written] = false;
+    }
+  }
+
+  static void draw_from(const at::Generator& generator, Operator& next) {
+    const auto& arguments = next.op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (is_generator(arguments[i]) && next.arguments[i].isNone()) next.arguments[i] = generator;
     }
   }
 

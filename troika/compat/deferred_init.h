@@ -17,8 +17,7 @@ namespace troika::compat {
 //   });
 //
 // materialize() gives the bits that the recorded functions would have given: it runs the same
-// operators, with the same random draws from the same generators, in the same order. Not
-// thread-safe.
+// operators, with the same random draws in the same order. Not thread-safe.
 class DeferredInit {
  public:
   DeferredInit();
@@ -48,8 +47,8 @@ class DeferredInit {
   // Makes the values, one tensor after another. Calls `take` once for each tensor that has(), when
   // its values are final; `values` is a one-dimensional view of its elements in memory order.
   // `take` returns true if that memory may be released; otherwise the tensor keeps it. At any time
-  // only the tensor being made, and the tensors it is computed from, have memory. The thread's
-  // generator is left in the state it had before. Call once.
+  // only the tensor being made, and the tensors it is computed from, have memory. Draws from a
+  // generator of its own. Call once.
   using Take = std::function<bool(Key tensor, const at::Tensor& values)>;
   void materialize(const Take& take);
 
