@@ -102,7 +102,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(DeferredInit, LostDrawsAreMadeAsWell) {
   const auto make = [] {
     auto first = torch::empty({300, 200}).normal_();
-    const auto second = torch::empty({300, 200}).uniform_();
+    const auto second =
+        torch::empty({300, 200}).uniform_(0, 1, at::detail::getDefaultCPUGenerator());
     first.normal_(1.0, 2.0);
     return std::pair(first * second, second);
   };

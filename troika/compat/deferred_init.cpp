@@ -221,7 +221,10 @@ class DeferredInit::Recorder : public FakeObserver {
   static void draw_from(const at::Generator& generator, Operator& next) {
     const auto& arguments = next.op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
-      if (is_generator(arguments[i]) && next.arguments[i].isNone()) next.arguments[i] = generator;
+      if (!is_generator(arguments[i])) continue;
+      auto& given = next.arguments[i];
+      const auto standard = at::detail::getDefaultCPUGenerator();
+      if (given.isNone() || given.toGenerator() == standard) given = generator;
     }
   }
 

@@ -219,7 +219,8 @@ void Lifeline::await_losses(const std::vector<int>& ranks, const cluster::Answer
   std::unique_lock lock(mutex_);
   const auto is_known = [&](int rank) {
     const auto index = static_cast<size_t>(rank);
-    return index >= answers.text.size() || answers.text[index] || departed_.contains(rank);
+    return rank == world_rank_ || index >= answers.text.size() || answers.text[index] ||
+           departed_.contains(rank);
   };
   news_.wait_until(lock, deadline.at(),
                    [&] { return is_cut() || std::ranges::all_of(ranks, is_known); });

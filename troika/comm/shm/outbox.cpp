@@ -122,8 +122,10 @@ Outbox::Receipt Outbox::send(int peer, const Letter& letter) {
     ++outgoing.next_cell;
     // By now the receiver has usually taken the old message from the next cell. The next message is
     // often as long as this one, and a write to a line that the receiver's cache holds is slow.
-    if (cells.is_free(outgoing.next_cell))
-      own_lines(cells.at(outgoing.next_cell).data(), letter.bytes());
+    const uint64_t next = outgoing.next_cell;
+    if (next >= Cells::kCount && cells.is_free(next)) {
+      own_lines(cells.at(next).data(), letter.bytes());
+    }
     reclaim(outgoing);
     return {.cell = &cell, .stamp = Cells::sent(n)};
   }
