@@ -74,10 +74,23 @@ TEST_F(ProfileCommand, PlansAndRunsWhatItFound) {
   EXPECT_EQ(troika("plan --plan plan.toml").exit_code, 0);
   const auto train = troika("train" + automatic + kProfiledRun);
   EXPECT_EQ(train.exit_code, 0) << train.err;
-  EXPECT_THAT(train.err, AllOf(ContainsRegex("plan auto: .*micro-batches of"),
+  EXPECT_THAT(train.err, AllOf(ContainsRegex("plan auto\n  savers +without a cut it fits: "),
+                               ContainsRegex("\n  plan .*micro-batches of"),
                                HasSubstr("plan auto: predicted and measured\n"),
                                ContainsRegex("  step +[0-9.]+ ms +[0-9.]+ ms +[-+][0-9.]+ %"),
                                ContainsRegex("  memory, rank 1 +[0-9.]+ .iB")));
+  const auto too_small = troika(
+      "train --plan auto --profile-seconds=0 --precisions=32 "
+      "--memory-bytes=1000" +
+      kProfiledRun);
+  EXPECT_NE(too_small.exit_code, 0);
+  EXPECT_THAT(too_small.err, AllOf(HasSubstr("no plan for this model fits into memory"),
+                                   HasSubstr("expected at most 1000 B, the memory of a rank")));
+  for (const std::string option : {"--precisions=32", "--memory-bytes=1e9"}) {
+    const auto alone = troika("train " + option + kProfiledRun);
+    EXPECT_NE(alone.exit_code, 0);
+    EXPECT_THAT(alone.err, HasSubstr(" without --plan auto; got "));
+  }
   const auto refused = troika("plan --plan auto --ranks 4" + kProfiledRun);
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_THAT(refused.err, HasSubstr("arguments beside --plan auto; got --ranks or --nodes"));

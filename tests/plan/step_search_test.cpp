@@ -122,9 +122,9 @@ TEST(StepSearch, KeepsToPlansThatAreAllowed) {
   problem.allows = [](const StepSettings& settings, bool is_uneven) {
     return !is_uneven && (settings.zero_stage == 0 || settings.family == StepFamily::one_stage);
   };
-  problem.one_stage_bytes = [](const StepSettings& settings) -> std::optional<double> {
+  problem.one_stage_bytes = [](const StepSettings& settings) -> std::optional<DeviceBytes> {
     if (settings.zero_stage == 2) return std::nullopt;
-    return 7;
+    return DeviceBytes{.step = 7, .most = 8};
   };
   const auto found = search_steps(StepModel(problem));
   EXPECT_GT(found.alternatives.size(), 5u);
@@ -264,6 +264,90 @@ TEST(StepSearch, PrefersSimplePlansOfSimilarTime) {
   prefer_simple(found, 10);
   EXPECT_GT(found.best->seconds, 0);
   EXPECT_LE(found.best->lacking_bytes, 0);
+}
+
+// One device of 10 bytes for the parameters, 10 for the gradients, 20 for the states and 24 for
+// activations.
+StepProblem tight_problem(double memory_bytes) {
+  auto problem = problem_of({1, 1, 1, 1}, 1, 1);
+  auto& profile = problem.profiles[0];
+  profile.optimizer_factor = 2;
+  for (auto& block : profile.blocks) {
+    block.saved_bytes = 6;
+    block.output_bytes = 6;  // so that recomputation saves nothing
+    block.parameter_bytes = 2.5;
+    block.workspace_bytes = 0;
+  }
+  problem.memory_bytes = memory_bytes;
+  problem.offload = {{.optimizer = 3, .pass = 5}};
+  return problem;
+}
+
+TEST(StepSearch, OffloadsWhatDoesNotFit) {
+  const StepModel roomy(tight_problem(64));
+  const auto whole = search_steps(roomy);
+  ASSERT_TRUE(whole.best);
+  EXPECT_FALSE(whole.best->settings.offloads_optimizer);
+  EXPECT_FALSE(whole.best->settings.offloads_activations);
+  EXPECT_EQ(whole.best->memory_bytes.front(), 64);
+  const double seconds = whole.best->seconds;
+
+  const auto states = search_steps(StepModel(tight_problem(44)));  // less than without activations
+  ASSERT_TRUE(states.best);
+  EXPECT_TRUE(states.best->settings.offloads_optimizer);
+  EXPECT_FALSE(states.best->settings.offloads_activations);
+  EXPECT_EQ(states.best->memory_bytes.front(), 44);
+  EXPECT_EQ(states.best->seconds, seconds + 3);
+
+  const auto both = search_steps(StepModel(tight_problem(32)));
+  ASSERT_TRUE(both.best);
+  EXPECT_TRUE(both.best->settings.offloads_optimizer);
+  EXPECT_TRUE(both.best->settings.offloads_activations);
+  EXPECT_EQ(both.best->memory_bytes.front(), 32) << "two blocks' activations";
+  EXPECT_EQ(both.best->seconds, seconds + 8);
+  EXPECT_FALSE(search_steps(StepModel(tight_problem(31))).best);
+
+  auto without = tight_problem(44);
+  without.offload.clear();
+  EXPECT_FALSE(search_steps(StepModel(without)).best);
+}
+
+TEST(StepSearch, DoesNotOffloadMoreThanNeeded) {
+  for (const auto& plan : search_steps(StepModel(tight_problem(64))).alternatives) {
+    EXPECT_FALSE(plan.settings.offloads_optimizer || plan.settings.offloads_activations);
+  }
+}
+
+// A better prediction of memory than the search's own takes plans out of the choice.
+TEST(StepSearch, ChoosesThePlanThatFitsByTheCheck) {
+  const auto search = search_steps(StepModel(problem_of({4, 4}, 2, 4)));
+  ASSERT_GT(search.alternatives.size(), 2);
+  auto found = search;
+  prefer_simple(found, 0);
+  const auto first = found.best->settings;
+  std::vector<StepSettings> checked;
+  const auto refuse_first = [&](StepPlan& plan) {
+    checked.push_back(plan.settings);
+    plan.lacking_bytes = plan.settings == first ? 7 : -1;
+    plan.memory_bytes.front() = 100;
+  };
+  found = search;
+  prefer_simple(found, 0, refuse_first);
+  ASSERT_TRUE(found.best);
+  EXPECT_EQ(checked.size(), 2);
+  EXPECT_EQ(checked.front(), first);
+  EXPECT_EQ(found.best->settings, checked.back());
+  EXPECT_EQ(found.best->memory_bytes.front(), 100);
+  for (const auto& plan : found.alternatives) {
+    if (plan.lacking_bytes <= 0) EXPECT_GE(plan.seconds, found.best->seconds);
+  }
+  found = search;
+  prefer_simple(found, 0, [](StepPlan& plan) { plan.lacking_bytes = plan.seconds; });
+  EXPECT_FALSE(found.best);
+  ASSERT_TRUE(found.nearest);
+  for (const auto& plan : found.alternatives) {
+    EXPECT_GE(plan.lacking_bytes, found.nearest->lacking_bytes);
+  }
 }
 
 TEST(StepLayout, MakesPlansThatAreValid) {

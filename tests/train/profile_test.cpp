@@ -217,7 +217,7 @@ class Planning : public Profiling {
   void find(int ranks, const std::function<void(const AutomaticPlan&, const comm::Group&)>& body) {
     comm::local::run(ranks, [&](const comm::Group& group) {
       const SizedSamples samples(options_.model);
-      body(find_plan(options_, samples, group, 0), group);
+      body(find_plan(options_, samples, group, {.seconds = 0}), group);
     });
   }
 };
@@ -254,7 +254,7 @@ TEST_F(Planning, RefusesWhatItDoesNotKnow) {
     const SizedSamples samples(options_.model);
     const auto refused = [&](const TrainOptions& options) -> std::string {
       try {
-        find_plan(options, samples, group, 0);
+        find_plan(options, samples, group, {.seconds = 0});
       } catch (const Error& error) {
         return error.what();
       }
@@ -327,7 +327,7 @@ TEST(FoundPlan, IsRefusedIfItDoesNotFit) {
   comm::local::run(1, [&](const comm::Group& group) {
     EXPECT_ERROR(with_found_plan({}, automatic, group), ErrorKind::usage,
                  "[train] no plan for this model fits into memory; got 1.9 MiB on a rank for the "
-                 "nearest one, expected at most 1000 B, its share of what is left (smaller "
+                 "nearest one, expected at most 1000 B, the memory of a rank (smaller "
                  "batches, more machines, or trainer.memory_check=off)");
   });
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/cli/automatic_arguments.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/draw.h"
@@ -30,9 +32,9 @@ struct PlanArguments {
   std::string file;
   std::string plan;
   std::string cluster;
-  int64_t ranks = 0;   // 0: not given
-  int64_t nodes = 0;   // 0: not given
-  double seconds = 2;  // of --plan auto
+  int64_t ranks = 0;  // 0: not given
+  int64_t nodes = 0;  // 0: not given
+  AutomaticArguments automatic;
   bool draws = false;
   DrawArguments draw;
   SearchArguments search;
@@ -85,13 +87,17 @@ void require_search_alone(const PlanArguments& arguments,
 
 // Profiles and searches on the ranks of a group.
 int find_here(train::TrainOptions options, const cluster::Environment& environment,
-              double seconds) {
+              const AutomaticArguments& arguments) {
   check_memory(options);
   const auto group = join(options, environment);
   const auto dataset = data::make_dataset(options.data, data::Split::train);
   options.model = fit_model(options.model, *dataset);
-  const auto automatic = train::find_plan(options, *dataset, group, seconds);
+  const auto automatic = train::find_plan(options, *dataset, group, options_of(arguments));
   if (group.rank() != 0) return 0;
+  if (!automatic.forced.empty()) {
+    fmt::print("# considered also {}, as the whole model does not fit without\n",
+               fmt::join(automatic.forced, ", "));
+  }
   std::string text;
   if (automatic.found.best) {
     const auto planned = train::with_found_plan(options, automatic, group);
@@ -119,9 +125,9 @@ int find_plan(const PlanArguments& arguments, const std::vector<std::string>& ov
   return run_configured(
       "plan", configured, overrides,
       [&](train::TrainOptions options, const cluster::Environment& environment) {
-        return find_here(std::move(options), environment, arguments.seconds);
+        return find_here(std::move(options), environment, arguments.automatic);
       },
-      {"--plan", kAutomaticPlan, "--profile-seconds", fmt::format("{}", arguments.seconds)});
+      words_of(arguments.automatic));
 }
 
 int run_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
@@ -129,6 +135,7 @@ int run_plan(const PlanArguments& arguments, const std::vector<std::string>& ove
     require_search_alone(arguments, overrides);
     auto search = arguments.search;
     search.cluster = arguments.cluster;
+    search.memory_bytes = arguments.automatic.memory_bytes;
     return search_plan(search);
   }
   if (arguments.plan == kAutomaticPlan) return find_plan(arguments, overrides);
@@ -159,10 +166,10 @@ Entry add_plan(CLI::App& app) {
   command->add_option("--plan", arguments->plan,
                       "explain the plan in this file; auto: measure the model, and search for the "
                       "fastest plan of this run");
-  command
-      ->add_option("--profile-seconds", arguments->seconds,
-                   "with --plan auto: seconds for the passes of each profile; default: 2")
-      ->check(CLI::Range(0.0, 3600.0));
+  add_automatic_options(*command, arguments->automatic,
+                        "with --plan auto: memory of a rank, in bytes; default: its share of what "
+                        "is available; with --profile: memory of a device; with PipeDream's cost "
+                        "models, its memory for the copies that a stage stashes");
   auto* ranks = command
                     ->add_option("--ranks", arguments->ranks,
                                  "number of ranks; default: trainer.devices on each node")
@@ -185,6 +192,9 @@ Entry add_plan(CLI::App& app) {
   return {command, [command, arguments] {
             arguments->draws = command->count("--draw") > 0;
             std::erase(arguments->draw.what, "");  // from --draw without a value
+            if (arguments->plan != kAutomaticPlan) {
+              require_no_automatic_options(*command, !arguments->search.profiles.empty());
+            }
             return run_plan(*arguments, command->remaining());
           }};
 }

@@ -135,12 +135,6 @@ void add_search_options(CLI::App& command, SearchArguments& arguments) {
                 "with --profile: machines may stay idle")
       ->needs(profile);
   command
-      .add_option("--memory-bytes", arguments.memory_bytes,
-                  "with --profile: memory of a device; with PipeDream's cost models, its memory "
-                  "for the copies that a stage stashes")
-      ->check(CLI::NonNegativeNumber)
-      ->needs(profile);
-  command
       .add_option("--compression-ratio", arguments.compression_ratio,
                   "with --profile: factor by which activations are compressed for transfers; with "
                   "PipeDream's cost models, transfers take no time by default")

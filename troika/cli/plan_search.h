@@ -24,7 +24,7 @@ struct SearchArguments {
   std::string json;
 };
 
-// Adds --profile and the options that depend on it.
+// Adds --profile and the options that depend on it, apart from --memory-bytes.
 void add_search_options(CLI::App& command, SearchArguments& arguments);
 
 // Prints the best plan. If no plan fits into memory, says so and prints the plan that needs the

@@ -28,6 +28,8 @@ std::string savers_text(const StepModel& model, const StepPlan& plan) {
   std::string text = model.problem().profiles[plan.settings.profile].precision;
   if (plan.settings.recompute) text += ", recompute";
   if (plan.settings.zero_stage > 0) text += fmt::format(", zero{}", plan.settings.zero_stage);
+  if (plan.settings.offloads_activations) text += ", offload activations";
+  if (plan.settings.offloads_optimizer) text += ", offload optimizer";
   return text;
 }
 
@@ -51,9 +53,11 @@ std::string reason(const StepPlan& plan, const StepSearch& found) {
   return fmt::format("{:.3g} % slower", (plan.seconds / found.best->seconds - 1) * 100);
 }
 
-void print_row(const StepModel& model, const StepPlan& plan, const StepSearch& found) {
-  fmt::print("# {:<11}{:<15}{:<22}{:>11.5g}{:>12}{:>13.4g}  {}\n", name(plan.settings.family),
-             replicas_text(plan), savers_text(model, plan), plan.seconds,
+// `width` is that of the column of savers.
+void print_row(const StepModel& model, const StepPlan& plan, const StepSearch& found,
+               size_t width) {
+  fmt::print("# {:<11}{:<15}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n", name(plan.settings.family),
+             replicas_text(plan), savers_text(model, plan), width, plan.seconds,
              human_bytes(most_memory(plan)), device_hours(plan), reason(plan, found));
 }
 
@@ -84,6 +88,8 @@ SearchJson plan_json(const StepModel& model, const StepPlan& plan) {
           {"precision", profile.precision},
           {"recompute", plan.settings.recompute},
           {"zero_stage", plan.settings.zero_stage},
+          {"offloads_activations", plan.settings.offloads_activations},
+          {"offloads_optimizer", plan.settings.offloads_optimizer},
           {"devices", plan.settings.devices},
           {"micro_batches", model.micro_batches(plan.settings.profile)},
           {"seconds_per_step", plan.seconds},
@@ -126,7 +132,11 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
     fmt::print("# stage {:<4} {} replica{}, {} each\n", i, plan.stages[i].replicas,
                plan.stages[i].replicas == 1 ? "" : "s", human_bytes(plan.memory_bytes[i]));
   }
-  fmt::print("#\n# {:<11}{:<15}{:<22}{:>11}{:>12}{:>13}\n", "schedule", "replicas", "savers",
+  size_t width = 22;
+  for (const auto& row : found.alternatives) {
+    width = std::max(width, savers_text(model, row).size() + 1);
+  }
+  fmt::print("#\n# {:<11}{:<15}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas", "savers", width,
              "s a step", "memory", "dev.h/1000");
   auto rows = found.alternatives;
   std::ranges::stable_sort(rows, [](const StepPlan& one, const StepPlan& other) {
@@ -134,7 +144,7 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
     return std::tuple(!fits, fits ? one.seconds : one.lacking_bytes) <
            std::tuple(!other_fits, other_fits ? other.seconds : other.lacking_bytes);
   });
-  for (const auto& row : rows) print_row(model, row, found);
+  for (const auto& row : rows) print_row(model, row, found, width);
   fmt::print("\n{}", text);
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "troika/base/log.h"
+#include "troika/cli/automatic_arguments.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/elastic_batch.h"
@@ -28,19 +29,20 @@ namespace {
 
 // Profiles, searches, and takes the plan that was found.
 train::AutomaticPlan take_found_plan(train::TrainOptions& options, const data::Dataset& training,
-                                     const comm::Group& group, double seconds) {
-  auto found = train::find_plan(options, training, group, seconds);
+                                     const comm::Group& group,
+                                     const AutomaticArguments& arguments) {
+  auto found = train::find_plan(options, training, group, options_of(arguments));
   options = train::with_found_plan(std::move(options), found, group);
   if (group.rank() == 0) {
-    log::info("plan auto: {}",
+    log::info("plan auto{}",
               describe(found, layout::Plan::parse(options.trainer.plan, "trainer.plan")));
   }
   return found;
 }
 
-// `profile_seconds`: with --plan auto, for each profile.
+// `find`: with --plan auto.
 int train_here(train::TrainOptions options, const cluster::Environment& environment,
-               std::optional<double> profile_seconds) {
+               const std::optional<AutomaticArguments>& find) {
   check_memory(options);
   require_elastic_batch(options, environment);
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue(),
@@ -53,9 +55,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   options.model = fit_model(options.model, *training);
   options.model = train::tuned_model(options, *training, group, train::run_folder(options));
   std::optional<train::AutomaticPlan> automatic;
-  if (profile_seconds) {
-    automatic.emplace(take_found_plan(options, *training, group, *profile_seconds));
-  }
+  if (find) automatic.emplace(take_found_plan(options, *training, group, *find));
   const auto memory = train::check_memory_of(options, *training, group);
   // No rank may allocate tensors before rank 0 has accepted them.
   group.barrier({.label = "memory check"});
@@ -77,7 +77,7 @@ Entry add_train(CLI::App& app) {
   struct Arguments : ConfigArguments {
     bool trace = false;
     std::string plan;
-    double profile_seconds = 2;
+    AutomaticArguments automatic;
   };
   const auto arguments = std::make_shared<Arguments>();
   add_config_arguments(*command, *arguments);
@@ -86,27 +86,28 @@ Entry add_train(CLI::App& app) {
   command->add_option("--plan", arguments->plan,
                       "file of the plan to run, in the form that `troika plan` prints; auto: "
                       "measure the model, and run the fastest plan; docs/plan.md");
-  command
-      ->add_option("--profile-seconds", arguments->profile_seconds,
-                   "with --plan auto: seconds for the passes of each profile; default: 2")
-      ->check(CLI::Range(0.0, 3600.0));
+  add_automatic_options(*command, arguments->automatic,
+                        "with --plan auto: memory of a rank, in bytes; default: its share of what "
+                        "is available");
   return {command, [command, arguments] {
             const auto overrides = command->remaining();
-            std::optional<double> seconds;
+            std::optional<AutomaticArguments> find;
             std::vector<std::string> more;
             if (arguments->plan == kAutomaticPlan) {
-              seconds = arguments->profile_seconds;
-              more = {"--plan", kAutomaticPlan, "--profile-seconds", fmt::format("{}", *seconds)};
+              find = arguments->automatic;
+              more = words_of(*find);
+            } else {
+              require_no_automatic_options(*command, /*allows_memory=*/false);
             }
             return run_configured(
                 "train", *arguments, overrides,
-                [seconds](train::TrainOptions options, const cluster::Environment& environment) {
-                  return train_here(std::move(options), environment, seconds);
+                [find](train::TrainOptions options, const cluster::Environment& environment) {
+                  return train_here(std::move(options), environment, find);
                 },
                 more,
                 [&](train::TrainOptions& options) {
                   if (arguments->trace) options.trainer.trace = true;
-                  if (arguments->plan.empty() || seconds) return;
+                  if (arguments->plan.empty() || find) return;
                   take_plan(options, arguments->plan, overrides);
                 });
           }};

@@ -72,6 +72,8 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
   if (!(problem_.compression_ratio > 0)) {
     refuse("compression ratio", fmt::format("{}", problem_.compression_ratio), "a number > 0");
   }
+  TROIKA_CHECK(problem_.offload.empty() || problem_.offload.size() == problem_.profiles.size(),
+               "times of offload for every profile");
   order_ = problem_.profiles.front().topological_order();
   for (const auto& profile : problem_.profiles) {
     const double count = problem_.global_batch / profile.micro_batch;
@@ -126,13 +128,16 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
     for (size_t i = 0; i < count; ++i) values.push_back(value(block(i)));
     return RangeMaximum(std::move(values));
   };
-  std::vector<double> saved, recomputed;
+  std::vector<double> saved, recomputed, alone;
   for (size_t i = 0; i < count; ++i) {
+    alone.push_back((i > 0 ? block(i - 1).saved_bytes : 0) + block(i).saved_bytes +
+                    block(i).workspace_bytes);
     saved.push_back(sums.saved[i + 1] + block(i).workspace_bytes);
     recomputed.push_back(sums.inputs[i + 1] + block(i).saved_bytes + block(i).workspace_bytes);
   }
   sums.most_saved = RangeMaximum(std::move(saved));
   sums.most_recomputed = RangeMaximum(std::move(recomputed));
+  sums.most_alone = RangeMaximum(std::move(alone));
   sums.largest_parameters = maximum([](const auto& one) { return one.parameter_bytes; });
   return sums;
 }
@@ -164,7 +169,8 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   const double again = settings.recompute ? part(sums.forward) : 0;
   // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
   const double gathers = settings.zero_stage == 3 ? average : 0;
-  const double pass = (once + again + late) * place.slowness + gathers;
+  const auto offload = offload_seconds(settings);
+  const double pass = (once + again + late) * place.slowness + gathers + offload.pass;
   Cost cost;
   cost.latency = pass;
   if (settings.family == StepFamily::zero_bubble) {
@@ -188,27 +194,58 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
     cost.exposed +=
         bytes / (is_zero ? zero : 1) / profile.optimizer_bytes_per_second * place.slowness;
   }
+  cost.exposed += offload.optimizer / (is_zero ? zero : 1);
 
   int kept = (settings.devices - used + replicas - 1) / replicas;
   if (settings.family == StepFamily::zero_bubble) kept = settings.devices / replicas;
   kept = std::min(kept, own);
+  cost.memory_bytes = stage_bytes(settings, begin, end, replicas, kept);
+  double most = cost.memory_bytes;
+  if (settings.family == StepFamily::one_stage && problem_.one_stage_bytes) {
+    if (const auto known = problem_.one_stage_bytes(settings)) {
+      cost.memory_bytes = known->step;
+      most = std::max(known->step, known->most);
+    }
+  }
+  cost.lacking_bytes = place.capacity == kUnlimitedBytes ? 0 : most - place.capacity;
+  return cost;
+}
+
+OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
+  OffloadSeconds seconds;
+  if (problem_.offload.empty()) return seconds;
+  const auto& known = problem_.offload[settings.profile];
+  const auto& sums = sums_[settings.profile];
+  if (settings.offloads_optimizer) seconds.optimizer = known.optimizer;
+  if (!settings.offloads_activations) return seconds;
+  // Recomputed blocks only save their inputs.
+  const double share = settings.recompute && sums.saved.back() > 0
+                           ? std::min(1.0, sums.inputs.back() / sums.saved.back())
+                           : 1;
+  seconds.pass = known.pass * share;
+  return seconds;
+}
+
+double StepModel::stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
+                              int kept) const {
+  const auto& sums = sums_[settings.profile];
+  const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
+  const auto shards = [&](int stage) { return settings.zero_stage >= stage ? replicas : 1; };
+  const double parameters = part(sums.parameters);
+  const double states = settings.offloads_optimizer
+                            ? 0
+                            : parameters * problem_.profiles[settings.profile].optimizer_factor;
+  double bytes = states / shards(1) + parameters / shards(2) + parameters / shards(3) +
+                 sums.crossing[begin] + sums.crossing[end];
+  if (settings.zero_stage == 3 && replicas > 1) {
+    bytes += 2 * sums.largest_parameters.of(begin, end);
+  }
+  if (settings.offloads_activations) return bytes + sums.most_alone.of(begin, end);
   // The latest micro-batch needs most in the backward pass of one of its blocks.
-  const double activations = settings.recompute ? part(sums.inputs) : part(sums.saved);
   const double latest = settings.recompute
                             ? sums.most_recomputed.of(begin, end) - sums.inputs[begin]
                             : sums.most_saved.of(begin, end) - sums.saved[begin];
-  cost.memory_bytes = bytes * profile.optimizer_factor / (settings.zero_stage >= 1 ? zero : 1) +
-                      bytes / (settings.zero_stage >= 2 ? zero : 1) +
-                      bytes / (settings.zero_stage >= 3 ? zero : 1) + (kept - 1) * activations +
-                      latest + sums.crossing[begin] + sums.crossing[end];
-  if (settings.zero_stage == 3 && replicas > 1) {
-    cost.memory_bytes += 2 * sums.largest_parameters.of(begin, end);
-  }
-  if (settings.family == StepFamily::one_stage && problem_.one_stage_bytes) {
-    cost.memory_bytes = problem_.one_stage_bytes(settings).value_or(cost.memory_bytes);
-  }
-  cost.lacking_bytes = place.capacity == kUnlimitedBytes ? 0 : cost.memory_bytes - place.capacity;
-  return cost;
+  return bytes + (kept - 1) * part(settings.recompute ? sums.inputs : sums.saved) + latest;
 }
 
 StepModel::Cost StepModel::boundary(const StepSettings& settings, size_t end, int used,

@@ -32,6 +32,23 @@ struct StepSettings {
   int zero_stage = 0;      // as layout::GradientExchange::zero_stage
   StepFamily family = StepFamily::one_stage;
   int devices = 1;  // the plan uses the first devices of the cluster
+  // What is kept in files, or in the host's memory; only for one stage.
+  bool offloads_optimizer = false;  // the states of the optimizer
+  bool offloads_activations = false;
+
+  bool operator==(const StepSettings&) const = default;
+};
+
+// The seconds that offload adds to plans of one stage.
+struct OffloadSeconds {
+  double optimizer = 0;  // to a step of the optimizer, for all parameters
+  double pass = 0;       // to the passes of a micro-batch without recomputation
+};
+
+// The bytes of a device under a plan.
+struct DeviceBytes {
+  double step = 0;  // in a training step
+  double most = 0;  // at any time, also in validations
 };
 
 struct StepProblem {
@@ -51,7 +68,9 @@ struct StepProblem {
   std::function<bool(const StepSettings&, bool is_uneven)> allows = {};
   // The bytes of a device under a plan of one stage, if they are known better than from the
   // profile; nothing: they are not. Empty: they are not for any plan.
-  std::function<std::optional<double>(const StepSettings&)> one_stage_bytes = {};
+  std::function<std::optional<DeviceBytes>(const StepSettings&)> one_stage_bytes = {};
+  // One for each profile; empty: plans with offload are not considered.
+  std::vector<OffloadSeconds> offload = {};
 };
 
 struct StepStage {
@@ -65,7 +84,7 @@ struct StepPlan {
   StepSettings settings = {};
   std::vector<StepStage> stages = {};
   double seconds = 0;                     // of an optimizer step
-  std::vector<double> memory_bytes = {};  // of a device of each stage
+  std::vector<double> memory_bytes = {};  // of a device of each stage, in a training step
   // The maximum over devices of the bytes needed beyond their memory; <= 0 if all stages fit.
   double lacking_bytes = 0;
 };
@@ -81,7 +100,7 @@ struct StepPlan {
 // i modulo replicas; links are shared by the replicas of a host. Averages are rings, or rings
 // within hosts and between hosts. A stage keeps activations for as many micro-batches as its
 // replicas need until the first one comes back: U / R of U devices from its own on, and of all
-// devices for zb-h1.
+// devices for zb-h1. With offload of activations, the tensors of two blocks are in memory at once.
 class StepModel {
  public:
   // Throws Error(usage) for profiles of different models, for two profiles of the same precision
@@ -101,6 +120,10 @@ class StepModel {
   bool shares_evenly(size_t profile, int replicas) const {
     return micro_batches(profile) % replicas == 0;
   }
+
+  // The seconds that offload adds to the passes of a micro-batch, and to an optimizer step before
+  // ZeRO divides it.
+  OffloadSeconds offload_seconds(const StepSettings& settings) const;
 
   struct Cost {
     double latency = 0, steady = 0, exposed = 0;
@@ -135,6 +158,7 @@ class StepModel {
     // The bytes of activations and workspace in the backward pass of each block, with those of all
     // blocks before it: without and with recomputation.
     RangeMaximum most_saved, most_recomputed;
+    RangeMaximum most_alone;          // of each block, with what the block before it saves
     RangeMaximum largest_parameters;  // bytes of single blocks
     std::vector<double> slowness;     // by device
     double least_slowness = 1;
@@ -164,6 +188,9 @@ class StepModel {
                          int next_replicas) const;
   layout::Link link(size_t profile, layout::Level level) const;
   double average_seconds(const Place& place, int replicas, double bytes) const;
+  // The bytes of a device of a stage; `kept`: micro-batches whose activations it keeps.
+  double stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
+                     int kept) const;
 
   StepProblem problem_;
   std::vector<size_t> order_;

@@ -260,10 +260,19 @@ std::vector<StepSettings> all_settings(const StepModel& model) {
       for (const bool recompute : {false, true}) {
         const int most_zero = family == StepFamily::one_stage ? 3 : 1;
         for (int zero = 0; zero <= most_zero; ++zero) {
-          const StepSettings settings{
+          StepSettings settings{
               .profile = profile, .recompute = recompute, .zero_stage = zero, .family = family};
           const auto& allows = model.problem().allows;
-          if (!allows || allows(settings, false)) all.push_back(settings);
+          const bool may_offload =
+              family == StepFamily::one_stage && !model.problem().offload.empty();
+          for (const bool activations : {false, true}) {
+            for (const bool optimizer : {false, true}) {
+              if ((activations || optimizer) && !may_offload) continue;
+              settings.offloads_activations = activations;
+              settings.offloads_optimizer = optimizer;
+              if (!allows || allows(settings, false)) all.push_back(settings);
+            }
+          }
         }
       }
     }
@@ -287,6 +296,16 @@ std::vector<int> device_counts(const StepModel& model, StepFamily family) {
   return counts;
 }
 
+// Whether `more` is `less` with more of its data in files, which is never faster.
+bool adds_offload(const StepSettings& more, const StepSettings& less) {
+  auto without = more;
+  without.devices = less.devices;
+  without.offloads_activations = less.offloads_activations;
+  without.offloads_optimizer = less.offloads_optimizer;
+  return without == less && more.offloads_activations >= less.offloads_activations &&
+         more.offloads_optimizer >= less.offloads_optimizer;
+}
+
 // Returns the smallest limit that is greater than this value.
 double up_to(double value) {
   return std::nextafter(value, kNoPlan);
@@ -294,12 +313,34 @@ double up_to(double value) {
 
 }  // namespace
 
-void prefer_simple(StepSearch& search, double margin) {
-  if (!search.best) return;
-  const auto simple = std::ranges::find_if(search.alternatives, [&](const StepPlan& plan) {
-    return plan.lacking_bytes <= 0 && plan.seconds <= (1 + margin) * search.best->seconds;
+bool fits_whole(const StepSearch& search) {
+  return std::ranges::any_of(search.alternatives, [](const StepPlan& plan) {
+    return plan.settings.family == StepFamily::one_stage && plan.lacking_bytes <= 0;
   });
-  if (simple != search.alternatives.end()) search.best = *simple;
+}
+
+void prefer_simple(StepSearch& search, double margin, const std::function<void(StepPlan&)>& check) {
+  std::vector<bool> is_checked(search.alternatives.size(), !check);
+  for (;;) {
+    double fastest = kNoPlan;
+    for (const auto& plan : search.alternatives) {
+      if (plan.lacking_bytes <= 0) fastest = std::min(fastest, plan.seconds);
+    }
+    const auto simple = std::ranges::find_if(search.alternatives, [&](const StepPlan& plan) {
+      return plan.lacking_bytes <= 0 && plan.seconds <= (1 + margin) * fastest;
+    });
+    if (simple == search.alternatives.end()) break;
+    const auto index = static_cast<size_t>(simple - search.alternatives.begin());
+    if (is_checked[index]) {
+      search.best = *simple;
+      return;
+    }
+    check(*simple);
+    is_checked[index] = true;
+  }
+  if (!search.best) return;  // none did before, so search_steps() has found the nearest
+  search.best.reset();
+  search.nearest = *std::ranges::min_element(search.alternatives, {}, &StepPlan::lacking_bytes);
 }
 
 StepSearch search_steps(const StepModel& model) {
@@ -313,6 +354,10 @@ StepSearch search_steps(const StepModel& model) {
   };
   double least_lack = kNoPlan;
   for (const auto& settings : all_settings(model)) {
+    const bool fits_already = std::ranges::any_of(result.alternatives, [&](const StepPlan& plan) {
+      return plan.lacking_bytes <= 0 && adds_offload(settings, plan.settings);
+    });
+    if (fits_already) continue;
     std::optional<StepPlan> fastest, nearest;
     // Begins with the most devices: this is usually the fastest choice, and a low limit ends the
     // other searches sooner. Among plans of equal time, the one with fewer devices is kept.

@@ -1,6 +1,7 @@
 // The search for the fastest plan by StepModel.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -10,7 +11,8 @@ namespace troika::plan {
 
 struct StepSearch {
   // One plan for each combination of settings except the number of devices: the fastest plan that
-  // fits; if none fits, the plan that exceeds the memory least.
+  // fits; if none fits, the plan that exceeds the memory least. No plans with offload if the same
+  // plan fits with less of it.
   std::vector<StepPlan> alternatives = {};
   std::optional<StepPlan> best = {};  // the fastest plan that fits
   // If no plan fits: the fastest of the plans that exceed the memory least.
@@ -27,9 +29,16 @@ struct StepSearch {
 // faster than the best plan so far. The result depends only on `model`.
 StepSearch search_steps(const StepModel& model);
 
-// Replaces `best` by the simplest alternative that fits and that is slower by at most the share
-// `margin`. Alternatives are ordered from simple to complex: the whole model before pipelines, less
-// recomputation and less sharding first.
-void prefer_simple(StepSearch& search, double margin);
+// Whether an alternative without a cut fits.
+bool fits_whole(const StepSearch& search);
+
+// Replaces `best` by the simplest alternative that fits and that is slower than the fastest by at
+// most the share `margin`. Alternatives are ordered from simple to complex: the whole model before
+// pipelines, earlier profiles, less recomputation and less sharding first. `check`, if not empty,
+// gives a plan that would be chosen its true memory_bytes and lacking_bytes; if the plan then does
+// not fit, the next one is chosen. If none fits, `nearest` becomes the alternative that exceeds the
+// memory least.
+void prefer_simple(StepSearch& search, double margin,
+                   const std::function<void(StepPlan&)>& check = {});
 
 }  // namespace troika::plan

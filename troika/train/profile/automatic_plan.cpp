@@ -14,10 +14,11 @@
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/plan/search/step_layout.h"
-#include "troika/train/memory/prediction.h"
+#include "troika/train/engine/placement.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/profile/measure_profile.h"
+#include "troika/train/profile/plan_memory.h"
 
 namespace troika::train {
 
@@ -32,8 +33,6 @@ void require_searchable(const layout::Plan& plan) {
   std::string got;
   if (plan.threads > 0 || !plan.keeps_replicas_equal()) got = "strategy " + plan.strategy;
   if (plan.compression.codec != "none") got = "ddp.hook " + plan.compression.codec;
-  if (!plan.offload_activations.empty()) got = "offload.activations";
-  if (!plan.offload_optimizer.empty()) got = "offload.optimizer";
   if (plan.sums_micro_batches && plan.micro_batches > 1) got = "a sum over micro-batches";
   if (got.empty()) return;
   throw Error("train", ErrorKind::usage,
@@ -88,58 +87,6 @@ bool can_be_run(const StepSettings& settings, bool is_uneven, int ranks) {
   }
 }
 
-// The bytes of a rank under plans of one stage on all ranks, as `troika memory` predicts them.
-class OneStageMemory {
- public:
-  // Predicts on rank 0 alone, because ranks may be threads of one process. `samples` are those of
-  // an optimizer step. Collective; blocks.
-  OneStageMemory(TrainOptions options, const data::Dataset& dataset,
-                 const std::vector<layout::Profile>& profiles, int64_t samples,
-                 const comm::Group& group)
-      : bytes_(at::full({static_cast<int64_t>(profiles.size()), 2, kZeroStages}, kUnknown,
-                        at::kDouble)) {
-    group.barrier({.label = "memory of plans"});
-    if (group.rank() == 0) predict(options, dataset, profiles, samples, group.size());
-    group.broadcast(bytes_, 0, {.label = "memory of plans"}).wait();
-  }
-
-  std::optional<double> operator()(const StepSettings& settings) const {
-    const double bytes = bytes_[static_cast<int64_t>(settings.profile)][settings.recompute ? 1 : 0]
-                               [settings.zero_stage]
-                                   .item<double>();
-    return bytes == kUnknown ? std::nullopt : std::optional(bytes);
-  }
-
- private:
-  static constexpr int64_t kZeroStages = 4;  // with 0
-  static constexpr double kUnknown = -1;
-
-  void predict(TrainOptions& options, const data::Dataset& dataset,
-               const std::vector<layout::Profile>& profiles, int64_t samples, int ranks) {
-    MemoryPredictor predictor(options, dataset);
-    for (int64_t i = 0; i < bytes_.size(0); ++i) {
-      const auto& profile = profiles[static_cast<size_t>(i)];
-      MemoryChoice choice{.strategy = {},
-                          .precision = profile.precision,
-                          .recompute = {},
-                          .ranks = ranks,
-                          .batch = static_cast<int64_t>(profile.micro_batch)};
-      // The predictor reads these options.
-      options.trainer.accumulate_grad_batches = samples / (choice.batch * ranks);
-      for (const bool recompute : {false, true}) {
-        choice.recompute = recompute ? "full" : "none";
-        for (int64_t stage = 0; stage < kZeroStages; ++stage) {
-          choice.strategy = strategies_by_memory().at(static_cast<size_t>(stage));
-          if (!predictor.why_not(choice).empty()) continue;
-          bytes_[i][recompute ? 1 : 0][stage] = predictor.predict(choice).training_peak();
-        }
-      }
-    }
-  }
-
-  const at::Tensor bytes_;  // float64 [profiles, recompute, ZeRO stage]
-};
-
 // Rank 0's bytes for each rank of a machine.
 std::optional<double> memory_of_rank(const TrainOptions& options, const comm::Group& group) {
   if (options.trainer.memory_check == "off") return std::nullopt;
@@ -157,6 +104,140 @@ std::optional<double> memory_of_rank(const TrainOptions& options, const comm::Gr
   return bytes.item<double>();
 }
 
+// The precisions that take less memory than the configured one, and that the device supports.
+std::vector<std::string> lower_precisions(const std::string& configured, at::DeviceType device) {
+  const std::vector<std::vector<std::string>> decreasing{
+      {"64"}, {"32"}, {"bf16-mixed", "16-mixed"}, {"bf16-true", "16-true"}};
+  std::vector<std::string> lower;
+  bool is_below = false;
+  for (const auto& names : decreasing) {
+    if (is_below) {
+      try {
+        nn::require_supported(nn::parse_precision(names.front()), device);
+        lower.push_back(names.front());
+      } catch (const Error&) {
+        // The device does not have this one.
+      }
+    }
+    is_below = is_below || std::ranges::count(names, configured) > 0;
+  }
+  return lower;
+}
+
+TrainOptions with_step_plan(TrainOptions options, const plan::StepModel& model,
+                            const plan::StepPlan& chosen, const OffloadTargets& offload,
+                            const comm::Group& group) {
+  const auto configured = resolve_plan(options, cluster_of(group));
+  auto plan = plan::layout_of(model, chosen);
+  plan.exchange.bucket_bytes = configured.exchange.bucket_bytes;
+  plan.exchange.first_bucket_bytes = configured.exchange.first_bucket_bytes;
+  plan.exchange.find_unused_parameters = configured.exchange.find_unused_parameters;
+  plan.exchange.static_graph = configured.exchange.static_graph;
+  plan.exchange.broadcast_buffers = configured.exchange.broadcast_buffers;
+  if (chosen.settings.offloads_activations) plan.offload_activations = offload.activations;
+  if (chosen.settings.offloads_optimizer) plan.offload_optimizer = offload.optimizer;
+  const auto& profile = model.problem().profiles[chosen.settings.profile];
+  options.data.global_batch_size =
+      static_cast<int64_t>(profile.micro_batch) * plan.mesh.sample_shares();
+  options.trainer.plan = plan.text();
+  return with_plan(std::move(options));
+}
+
+// Measures profiles, and searches among those that it has measured.
+class PlanFinder {
+ public:
+  PlanFinder(const TrainOptions& options, const data::Dataset& dataset, const comm::Group& group,
+             const AutomaticPlanOptions& asked)
+      : configured_(options),
+        plain_(options),
+        dataset_(dataset),
+        group_(group),
+        asked_(asked),
+        targets_(offload_targets(options, group)) {
+    problem_.cluster = cluster_of(group);
+    const auto plan = resolve_plan(options, problem_.cluster);
+    require_searchable(plan);
+    problem_.global_batch =
+        static_cast<double>(global_batch(options, plan.mesh.sample_shares()) * plan.micro_batches);
+    problem_.memory_bytes =
+        asked.memory_bytes ? asked.memory_bytes : memory_of_rank(options, group);
+    problem_.uses_all_devices = true;
+    plain_.trainer.enable_model_summary = false;  // the run itself will log its choices
+    plain_.offload.activations.clear();
+    plain_.optimizer.offload.clear();
+  }
+
+  void profile(const std::string& precision) {
+    auto options = plain_;
+    options.trainer.precision = precision;
+    for (const int64_t size : micro_batch_sizes(samples(), group_.size())) {
+      problem_.profiles.push_back(measure_profile(
+          options, dataset_, group_, {.micro_batch = size, .seconds = asked_.seconds}));
+    }
+  }
+
+  void measure_offload_of_all() {
+    for (const auto& profile : problem_.profiles) {
+      auto options = plain_;
+      options.trainer.precision = profile.precision;
+      problem_.offload.push_back(measure_offload(options, dataset_, group_, targets_,
+                                                 static_cast<int64_t>(profile.micro_batch)));
+    }
+  }
+
+  AutomaticPlan search() const {
+    auto problem = problem_;
+    const int ranks = group_.size();
+    // SWA needs even stages for models with batch norms.
+    const bool needs_even = configured_.trainer.sync_batchnorm || configured_.swa.swa_lrs > 0;
+    const bool has_files = !targets_.optimizer.empty();
+    problem.allows = [=](const StepSettings& settings, bool is_uneven) {
+      if (settings.offloads_optimizer && !has_files) return false;
+      if (is_uneven && needs_even) return false;
+      // A tied parameter could not be sharded over different numbers of replicas.
+      if (is_uneven && settings.zero_stage > 0) return false;
+      return can_be_run(settings, is_uneven, ranks);
+    };
+    const auto memory = std::make_shared<const OneStageMemory>(
+        with_strategy(plain_, strategies_by_memory().front()), dataset_, problem.profiles,
+        samples(), !problem.offload.empty(), group_);
+    problem.one_stage_bytes = [memory](const StepSettings& settings) {
+      return (*memory)(settings);
+    };
+    plan::StepModel model(std::move(problem));
+    auto found = plan::search_steps(model);
+    // Measured times differ by a few percent from one measurement to the next.
+    constexpr double kMargin = 0.03;
+    plan::prefer_simple(found, kMargin, [&](plan::StepPlan& plan) { predict_memory(model, plan); });
+    return {.model = std::move(model), .found = std::move(found), .offload = targets_};
+  }
+
+ private:
+  int64_t samples() const { return static_cast<int64_t>(problem_.global_batch); }
+
+  // Gives a pipeline the memory that the run will predict for it.
+  void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
+    if (plan.settings.family == StepFamily::one_stage) return;  // has it already
+    const auto options = with_step_plan(configured_, model, plan, targets_, group_);
+    const auto stages =
+        predict_stages(options, dataset_, static_cast<int>(plan.stages.size()), group_);
+    for (size_t i = 0; i < stages.size(); ++i) {
+      plan.memory_bytes[i] = stages[i].step;
+      if (!problem_.memory_bytes) continue;
+      const double lacking = stages[i].most - *problem_.memory_bytes;
+      plan.lacking_bytes = i == 0 ? lacking : std::max(plan.lacking_bytes, lacking);
+    }
+  }
+
+  const TrainOptions& configured_;
+  TrainOptions plain_;  // without offload
+  const data::Dataset& dataset_;
+  const comm::Group& group_;
+  const AutomaticPlanOptions& asked_;
+  const OffloadTargets targets_;
+  plan::StepProblem problem_;
+};
+
 }  // namespace
 
 size_t AutomaticPlan::stage_of(int rank) const {
@@ -165,67 +246,40 @@ size_t AutomaticPlan::stage_of(int rank) const {
 }
 
 AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& dataset,
-                        const comm::Group& group, double seconds) {
-  const auto cluster = cluster_of(group);
-  const auto configured = resolve_plan(options, cluster);
-  require_searchable(configured);
-  const int ranks = group.size();
-  const int64_t samples =
-      global_batch(options, configured.mesh.sample_shares()) * configured.micro_batches;
-  plan::StepProblem problem{.cluster = cluster,
-                            .global_batch = static_cast<double>(samples),
-                            .memory_bytes = memory_of_rank(options, group),
-                            .uses_all_devices = true};
-  auto plain = options;
-  plain.trainer.enable_model_summary = false;  // the run itself will log its choices
-  for (const int64_t size : micro_batch_sizes(samples, ranks)) {
-    problem.profiles.push_back(
-        measure_profile(plain, dataset, group, {.micro_batch = size, .seconds = seconds}));
+                        const comm::Group& group, const AutomaticPlanOptions& asked) {
+  PlanFinder finder(options, dataset, group, asked);
+  const auto configured = nn::parse_precision(options.trainer.precision).name;
+  auto precisions = asked.precisions;
+  for (auto& precision : precisions) precision = nn::parse_precision(precision).name;
+  if (precisions.empty()) precisions.push_back(configured);
+  for (const auto& precision : precisions) finder.profile(precision);
+  auto result = finder.search();
+  if (plan::fits_whole(result.found)) return result;
+  std::vector<std::string> lower;
+  if (asked.precisions.empty()) {
+    lower = lower_precisions(configured, Placement::of(options, group).device.type());
   }
-  // SWA needs them for models with batch norms.
-  const bool needs_even = options.trainer.sync_batchnorm || options.swa.swa_lrs > 0;
-  problem.allows = [ranks, needs_even](const StepSettings& settings, bool is_uneven) {
-    if (is_uneven && needs_even) return false;
-    // A tied parameter could not be sharded over different numbers of replicas.
-    if (is_uneven && settings.zero_stage > 0) return false;
-    return can_be_run(settings, is_uneven, ranks);
-  };
-  plain = with_strategy(plain, strategies_by_memory().front());
-  const auto memory =
-      std::make_shared<const OneStageMemory>(plain, dataset, problem.profiles, samples, group);
-  problem.one_stage_bytes = [memory](const StepSettings& settings) { return (*memory)(settings); };
-  plan::StepModel model(std::move(problem));
-  auto found = plan::search_steps(model);
-  // Measured times differ by a few percent from one measurement to the next.
-  constexpr double kMargin = 0.03;
-  plan::prefer_simple(found, kMargin);
-  return {.model = std::move(model), .found = std::move(found)};
+  for (const auto& precision : lower) finder.profile(precision);
+  finder.measure_offload_of_all();
+  result = finder.search();
+  result.forced = std::move(lower);
+  result.forced.emplace_back("offload");
+  return result;
 }
 
 TrainOptions with_found_plan(TrainOptions options, const AutomaticPlan& automatic,
                              const comm::Group& group) {
   const auto& chosen = automatic.chosen();
   if (!automatic.found.best) {
+    const double room = *automatic.model.problem().memory_bytes;
     throw Error("train", ErrorKind::usage,
                 {.what = "no plan for this model fits into memory",
                  .got = fmt::format("{} on a rank for the nearest one",
-                                    human_bytes(std::ranges::max(chosen.memory_bytes))),
-                 .expected = fmt::format("at most {}, its share of what is left",
-                                         human_bytes(*automatic.model.problem().memory_bytes)),
+                                    human_bytes(room + chosen.lacking_bytes)),
+                 .expected = fmt::format("at most {}, the memory of a rank", human_bytes(room)),
                  .hint = "smaller batches, more machines, or trainer.memory_check=off"});
   }
-  const auto configured = resolve_plan(options, cluster_of(group));
-  auto plan = plan::layout_of(automatic.model, chosen);
-  plan.exchange.bucket_bytes = configured.exchange.bucket_bytes;
-  plan.exchange.first_bucket_bytes = configured.exchange.first_bucket_bytes;
-  plan.exchange.find_unused_parameters = configured.exchange.find_unused_parameters;
-  plan.exchange.static_graph = configured.exchange.static_graph;
-  plan.exchange.broadcast_buffers = configured.exchange.broadcast_buffers;
-  const auto& profile = automatic.model.problem().profiles[chosen.settings.profile];
-  options.data.global_batch_size =
-      static_cast<int64_t>(profile.micro_batch) * plan.mesh.sample_shares();
-  options.trainer.plan = plan.text();
-  return with_plan(std::move(options));
+  return with_step_plan(std::move(options), automatic.model, chosen, automatic.offload, group);
 }
 
 }  // namespace troika::train

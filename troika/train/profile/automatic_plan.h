@@ -2,17 +2,33 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
 #include "troika/plan/search/step_search.h"
 #include "troika/train/options/options.h"
+#include "troika/train/profile/offload_times.h"
 
 namespace troika::train {
+
+struct AutomaticPlanOptions {
+  double seconds = 2;  // for the passes of each profile
+  // The precisions that the plan may have, in decreasing order of preference. Empty:
+  // trainer.precision, and lower ones if the whole model does not fit with it.
+  std::vector<std::string> precisions = {};
+  // Of a rank; nothing: its share of the memory that is available on this machine.
+  std::optional<double> memory_bytes = {};
+};
 
 struct AutomaticPlan {
   plan::StepModel model;
   plan::StepSearch found;
+  OffloadTargets offload = {};
+  // The savers that were considered because the whole model does not fit without them.
+  std::vector<std::string> forced = {};
 
   // The fastest plan that fits, otherwise the nearest one.
   const plan::StepPlan& chosen() const { return found.best ? *found.best : *found.nearest; }
@@ -22,20 +38,23 @@ struct AutomaticPlan {
 
 // Measures profiles of the model (measure_profile()) with micro-batches of one to three sizes, and
 // searches for the fastest plan, or the simplest one that is at most 3 % slower, of the optimizer
-// step that `options` describe on the ranks of the group: the same samples in a step, the same
-// optimizer and precision. Considers only plans that the trainer can run on all ranks
-// (require_runnable()). The memory of plans without a cut is that of MemoryPredictor. Without
-// trainer.memory_check=off, a rank may take its share of the memory that is available on this
-// machine. `seconds` are for the passes of each profile.
+// step that `options` describe on the ranks of the group: the same samples in a step, and the same
+// optimizer. Considers only plans that the trainer can run on all ranks (require_runnable()). If
+// no plan without a cut fits with the configured precision, the search also considers the lower
+// precisions that the device supports, unless `asked` names precisions, and offload.
+//
+// The memory of plans without a cut, and of a pipeline before it is chosen, is that of
+// MemoryPredictor. Without trainer.memory_check=off, the memory of a rank is limited.
 //
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,
-// steps without an exchange of gradients, and compressed gradients.
+// steps without an exchange of gradients, and compressed gradients; and for an unknown precision.
 AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& dataset,
-                        const comm::Group& group, double seconds);
+                        const comm::Group& group, const AutomaticPlanOptions& asked = {});
 
-// Returns the options with the plan that was found: trainer.plan, and data.global_batch_size, the
-// samples of a micro-batch over all replicas. Throws Error(usage) if no plan fits.
+// Returns the options with the plan that was found: trainer.plan, the options that it decides
+// (with_plan()), and data.global_batch_size, the samples of a micro-batch over all replicas. Throws
+// Error(usage) if no plan fits.
 TrainOptions with_found_plan(TrainOptions options, const AutomaticPlan& plan,
                              const comm::Group& group);
 

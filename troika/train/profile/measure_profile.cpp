@@ -22,7 +22,6 @@
 #include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
-#include "troika/optim/optimizer.h"
 #include "troika/train/callbacks/peak.h"
 #include "troika/train/engine/block_times.h"
 #include "troika/train/options/limits.h"
@@ -30,6 +29,8 @@
 #include "troika/train/profile/block_memory.h"
 #include "troika/train/profile/like_device.h"
 #include "troika/train/profile/link_times.h"
+#include "troika/train/profile/optimizer_times.h"
+#include "troika/train/profile/rank_means.h"
 #include "troika/train/profile/robust_spread.h"
 #include "troika/train/task/task.h"
 #include "troika/train/tuning/tuning.h"
@@ -40,23 +41,11 @@ namespace {
 
 constexpr size_t kLeastRounds = 5, kMostRounds = 300;
 
-data::Batch load(const data::Dataset& dataset, int64_t samples) {
-  std::vector<int64_t> indices(static_cast<size_t>(samples));
-  for (int64_t i = 0; i < samples; ++i) indices[static_cast<size_t>(i)] = i % dataset.size();
-  return dataset.load(indices, {});
-}
-
 // The decision of rank 0.
 bool decided(const comm::Group& group, bool own) {
   const auto flag = at::full({1}, own ? 1 : 0, at::kLong);
   group.broadcast(flag, 0, {.label = "rounds of a profile"}).wait();
   return flag.item<int64_t>() != 0;
-}
-
-// The mean over the ranks, on every rank.
-void average(const comm::Group& group, const at::Tensor& numbers) {
-  group.all_reduce(numbers, comm::ReduceOp::sum, {.label = "profile"}).wait();
-  numbers.div_(group.size());
 }
 
 // Runs rounds with whole and with split backward passes in turn.
@@ -99,9 +88,7 @@ double measure_overlap(BlockTimes& times, const comm::Group& group, at::Device d
       work();
       seconds.push_back(watch.seconds());
     }
-    const auto mean = at::full({1}, robust_spread(seconds).median, at::kDouble);
-    average(group, mean);
-    return mean.item<double>();
+    return mean_over_ranks(robust_spread(seconds).median, group);
   };
   const double computing = time([&] { times.run(/*splits=*/false); });
   const double one = time([&] { reduce().wait(); });
@@ -142,7 +129,7 @@ void take_times(std::vector<layout::ProfiledBlock>& blocks,
     const auto all = robust_spread(sums);
     row[4] = all.deviation / std::max(all.median, 1e-12);
   }
-  average(group, numbers);
+  average_over_ranks(numbers, group);
   for (size_t i = 0; i < blocks.size(); ++i) {
     const auto row = rows[static_cast<int64_t>(i)];
     // Both parts of a split pass together take a little longer than a whole pass, which most
@@ -177,8 +164,8 @@ std::vector<double> count_bytes(const TrainOptions& options, const data::Dataset
                                 const nn::NumericPrecision& precision, int64_t samples) {
   constexpr int64_t kSmaller = 2, kLarger = 4;  // as MemoryPredictor
   const int64_t larger = std::min(kLarger, samples), smaller = std::min(kSmaller, (larger + 1) / 2);
-  const auto small = load(dataset, smaller), large = load(dataset, larger);
-  const auto whole = load(dataset, samples);
+  const auto small = profiled_samples(dataset, smaller), large = profiled_samples(dataset, larger);
+  const auto whole = profiled_samples(dataset, samples);
   const compat::FakeTensorGuard no_memory;
   Task task(nn::make_model(options.model));
   const Placement placement{.precision = precision};
@@ -226,42 +213,10 @@ void take_bytes(std::vector<layout::ProfiledBlock>& blocks, const TrainOptions& 
   }
 }
 
-// Steps copies of the trained parameters.
-void take_optimizer(layout::Profile& profile, const Task& task, const TrainOptions& options,
-                    const Placement& placement, const comm::Group& group) {
-  const bool has_masters = placement.precision.needs_masters();
-  std::vector<optim::Parameter> parameters;
-  double bytes = 0, master_bytes = 0;
-  for (const auto& [name, tensor] : nn::trained_parameters(const_cast<Task&>(task).module())) {
-    const at::Tensor copy = has_masters ? tensor.detach().to(at::kFloat) : tensor.detach().clone();
-    copy.mutable_grad() = at::zeros_like(copy);
-    bytes += static_cast<double>(tensor.nbytes());
-    if (has_masters) master_bytes += 2 * static_cast<double>(copy.nbytes());
-    parameters.push_back({name, copy});
-  }
-  if (bytes == 0) return;
-  const auto optimizer = optim::make_optimizer(parameters, options.optimizer);
-  double states = master_bytes;
-  for (const auto& [name, state] : optimizer->state())
-    states += static_cast<double>(state.nbytes());
-  profile.optimizer_factor = states / bytes;
-  constexpr int kSteps = 9;
-  std::vector<double> seconds;
-  // In training, the passes of a step leave none of the optimizer's memory in caches.
-  constexpr int64_t kMoreThanCaches = int64_t{1} << 24;  // floats
-  const auto others = at::zeros({kMoreThanCaches}, at::kFloat);
-  optimizer->step();
-  for (int i = 0; i < kSteps; ++i) {
-    if (placement.device.is_cpu()) others.add_(1);
-    group.barrier({.label = "rounds of a profile"});
-    const Stopwatch watch;
-    optimizer->step();
-    if (!placement.device.is_cpu()) parameters.front().tensor.flatten()[0].item<double>();
-    seconds.push_back(watch.seconds());
-  }
-  const auto median = at::full({1}, robust_spread(seconds).median, at::kDouble);
-  average(group, median);
-  profile.optimizer_bytes_per_second = bytes / std::max(median.item<double>(), 1e-9);
+void take_optimizer(layout::Profile& profile, const OptimizerTimes& times) {
+  if (times.parameter_bytes == 0) return;
+  profile.optimizer_factor = times.state_bytes / times.parameter_bytes;
+  profile.optimizer_bytes_per_second = times.parameter_bytes / std::max(times.seconds, 1e-9);
 }
 
 TrainOptions tuned(TrainOptions options, const data::Dataset& dataset, const comm::Group& group) {
@@ -273,6 +228,12 @@ TrainOptions tuned(TrainOptions options, const data::Dataset& dataset, const com
 }
 
 }  // namespace
+
+data::Batch profiled_samples(const data::Dataset& dataset, int64_t samples) {
+  std::vector<int64_t> indices(static_cast<size_t>(samples));
+  for (int64_t i = 0; i < samples; ++i) indices[static_cast<size_t>(i)] = i % dataset.size();
+  return dataset.load(indices, {});
+}
 
 int64_t profiled_batch(const TrainOptions& options, const comm::Group& group) {
   const int replicas = resolve_plan(options, cluster_of(group)).mesh.sample_shares();
@@ -292,7 +253,7 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
   const CpuBinding binding(tuned_cpu_bind(options, dataset, group));
   Task task(nn::make_model(options.model));
   placement.place(task.module());
-  const auto batch = placement.place(load(dataset, samples));
+  const auto batch = placement.place(profiled_samples(dataset, samples));
   layout::Profile profile{.model = options.model.name,
                           .precision = placement.precision.name,
                           .micro_batch = static_cast<double>(samples)};
@@ -310,11 +271,11 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
     if (!asked.like.empty()) products = times.count_products();
   }
   take_bytes(profile.blocks, options, dataset, placement.precision, samples, group);
-  take_optimizer(profile, task, options, placement, group);
+  take_optimizer(profile, measure_optimizer(task, options.optimizer, placement, group));
   const auto rates = at::tensor({peak_of(placement.precision.compute, placement.device).flops,
                                  measured_bandwidth(placement.device)},
                                 at::kDouble);
-  average(group, rates);
+  average_over_ranks(rates, group);
   profile.device_flops = rates[0].item<double>();
   if (!asked.like.empty()) {
     profile.device = asked.like;

@@ -31,6 +31,9 @@ struct ProfileOptions {
 layout::Profile measure_profile(const TrainOptions& options, const data::Dataset& dataset,
                                 const comm::Group& group, const ProfileOptions& asked = {});
 
+// A batch of this many samples: the first ones of the data set, repeated as often as necessary.
+data::Batch profiled_samples(const data::Dataset& dataset, int64_t samples);
+
 // The samples of a micro-batch on each rank, if `options` are run on `ranks` ranks.
 int64_t profiled_batch(const TrainOptions& options, const comm::Group& group);
 

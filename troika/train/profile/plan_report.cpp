@@ -27,6 +27,8 @@ std::string savers(const plan::StepModel& model, const StepPlan& plan) {
                           model.problem().profiles[plan.settings.profile].micro_batch);
   if (plan.settings.recompute) text += ", recomputation";
   if (plan.settings.zero_stage > 0) text += fmt::format(", ZeRO {}", plan.settings.zero_stage);
+  if (plan.settings.offloads_activations) text += ", activations offloaded";
+  if (plan.settings.offloads_optimizer) text += ", optimizer offloaded";
   return text;
 }
 
@@ -36,15 +38,15 @@ std::string replicas(const StepPlan& plan) {
   return fmt::format("{}", fmt::join(counts, "-"));
 }
 
-double fastest_of(const AutomaticPlan& automatic, bool is_cut) {
-  double least = INFINITY;
+// The fastest alternative that fits, or a null pointer.
+const StepPlan* fastest_of(const AutomaticPlan& automatic, bool is_cut) {
+  const StepPlan* fastest = nullptr;
   for (const auto& plan : automatic.found.alternatives) {
-    if (plan.lacking_bytes > 0) continue;
-    if ((plan.settings.family != StepFamily::one_stage) == is_cut) {
-      least = std::min(least, plan.seconds);
-    }
+    const bool has_cut = plan.settings.family != StepFamily::one_stage;
+    if (plan.lacking_bytes > 0 || has_cut != is_cut) continue;
+    if (!fastest || plan.seconds < fastest->seconds) fastest = &plan;
   }
-  return least;
+  return fastest;
 }
 
 // The predicted seconds of the phases of a step of one stage, by StepTimes' names: passes of one
@@ -62,10 +64,14 @@ std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& autom
   const double count =
       static_cast<double>(automatic.model.micro_batches(chosen.settings.profile)) / replicas;
   if (chosen.settings.recompute) backward += forward;
+  const auto offload = automatic.model.offload_seconds(chosen.settings);
+  forward += offload.pass / 2;  // writes
+  backward += offload.pass / 2;
   const double shards = chosen.settings.zero_stage > 0 ? replicas : 1;
-  const double optimizer = profile.optimizer_bytes_per_second > 0
-                               ? bytes / shards / profile.optimizer_bytes_per_second
-                               : 0;
+  double optimizer = offload.optimizer / shards;
+  if (profile.optimizer_bytes_per_second > 0) {
+    optimizer += bytes / shards / profile.optimizer_bytes_per_second;
+  }
   const double rest = chosen.seconds - count * (forward + backward) - optimizer;
   return {{"forward", forward},
           {"backward", backward},
@@ -77,16 +83,25 @@ std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& autom
 
 std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
   const auto& chosen = automatic.chosen();
-  auto text = fmt::format("{} {}, mesh {}, {}\n  predicted    {} a step, {} on a rank",
-                          plan::name(chosen.settings.family), replicas(chosen), plan.mesh.text(),
-                          savers(automatic.model, chosen), time_text(chosen.seconds),
-                          human_bytes(std::ranges::max(chosen.memory_bytes)));
-  for (const bool is_cut : {false, true}) {
-    const double least = fastest_of(automatic, is_cut);
-    if (!std::isfinite(least)) continue;
-    text += fmt::format("\n  {:<12} {} a step at least", is_cut ? "pipelines" : "whole model",
-                        time_text(least));
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    text += fmt::format("\n  {:<12} {}", name, value);
+  };
+  if (!automatic.forced.empty()) {
+    line("considered", fmt::format("also {}, as the whole model does not fit without",
+                                   fmt::join(automatic.forced, ", ")));
   }
+  const auto* whole = fastest_of(automatic, /*is_cut=*/false);
+  line("savers", whole ? fmt::format("without a cut it fits: {} a step with {}",
+                                     time_text(whole->seconds), savers(automatic.model, *whole))
+                       : "nothing fits without a cut");
+  if (const auto* cut = fastest_of(automatic, /*is_cut=*/true)) {
+    line("pipelines", time_text(cut->seconds) + " a step at least");
+  }
+  line("plan", fmt::format("{} {}, mesh {}, {}", plan::name(chosen.settings.family),
+                           replicas(chosen), plan.mesh.text(), savers(automatic.model, chosen)));
+  line("predicted", fmt::format("{} a step, {} on a rank", time_text(chosen.seconds),
+                                human_bytes(std::ranges::max(chosen.memory_bytes))));
   return text;
 }
 

@@ -1,0 +1,166 @@
+// Plans that are found by measurement: what they consider if memory is short, and their memory.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/train/pipelined_runs.h"
+#include "tests/train/tuned_run.h"
+#include "troika/compat/tensor_memory.h"
+#include "troika/layout/plan.h"
+#include "troika/train/memory/memory_check.h"
+#include "troika/train/options/resolve_plan.h"
+#include "troika/train/profile/automatic_plan.h"
+#include "troika/train/profile/plan_memory.h"
+#include "troika/train/profile/plan_report.h"
+#include "troika/train/task/replicated_task.h"
+
+namespace troika::train {
+namespace {
+
+using plan::StepFamily;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class FoundPlanRun : public TunedRun {
+ protected:
+  static constexpr double kPlenty = 1e12;
+
+  FoundPlanRun() {
+    options_.trainer.benchmark = false;
+    options_.trainer.enable_model_summary = false;
+    options_.data.workers = 0;
+    options_.optimizer.name = "adamw";
+  }
+  void SetUp() override {
+    TunedRun::SetUp();
+    options_.model = sizes_of("mlp");
+    options_.model.image_size = 8;
+    options_.model.hidden_width = 512;
+    options_.model.hidden_layers = 3;
+    options_.data.batch_size = 8;
+    options_.trainer.max_steps = 3;
+  }
+  AutomaticPlan find(const comm::Group& group, double memory_bytes,
+                     std::vector<std::string> precisions = {}) const {
+    const SizedSamples samples(options_.model);
+    return find_plan(
+        options_, samples, group,
+        {.seconds = 0, .precisions = std::move(precisions), .memory_bytes = memory_bytes});
+  }
+  static std::string precision_of(const AutomaticPlan& automatic) {
+    return automatic.model.problem().profiles[automatic.chosen().settings.profile].precision;
+  }
+  // The least memory with which an alternative fits.
+  static double least_of(const AutomaticPlan& automatic) {
+    double least = INFINITY;
+    for (const auto& plan : automatic.found.alternatives) {
+      least = std::min(least, plan.lacking_bytes + *automatic.model.problem().memory_bytes);
+    }
+    return least;
+  }
+  observe::RunSummary run(const AutomaticPlan& automatic, const comm::Group& group) const {
+    const auto planned = with_found_plan(options_, automatic, group);
+    const SizedSamples samples(options_.model);
+    const auto task = make_task_to_fit(planned);
+    Trainer trainer(planned, group);
+    return trainer.fit(*task, samples, samples);
+  }
+};
+
+TEST_F(FoundPlanRun, OffloadsOnlyIfTheModelDoesNotFit) {
+  compat::count_tensor_memory();
+  comm::local::run(1, [&](const comm::Group& group) {
+    const auto roomy = find(group, kPlenty);
+    EXPECT_THAT(roomy.forced, IsEmpty());
+    EXPECT_EQ(precision_of(roomy), "32");
+    EXPECT_FALSE(roomy.chosen().settings.offloads_optimizer);
+    EXPECT_FALSE(roomy.chosen().settings.offloads_activations);
+
+    const double short_of = least_of(roomy) - 1e4;
+    const auto tight = find(group, short_of, {"32"});
+    EXPECT_THAT(tight.forced, ElementsAre("offload"));
+    ASSERT_TRUE(tight.found.best);
+    const auto& settings = tight.chosen().settings;
+    EXPECT_TRUE(settings.offloads_optimizer || settings.offloads_activations);
+    EXPECT_LE(tight.chosen().lacking_bytes, 0);
+
+    const auto planned = with_found_plan(options_, tight, group);
+    const auto plan = layout::Plan::parse(planned.trainer.plan, "plan");
+    EXPECT_EQ(!plan.offload_optimizer.empty(), settings.offloads_optimizer);
+    EXPECT_EQ(planned.optimizer.offload, plan.offload_optimizer);
+    EXPECT_EQ(planned.offload.activations, plan.offload_activations);
+    EXPECT_THAT(describe(tight, plan),
+                testing::StartsWith("\n  considered   also offload, as the whole model does not "
+                                    "fit without\n  savers       without a cut it fits: "));
+    const auto summary = run(tight, group);
+    ASSERT_EQ(summary.peak_tensor_bytes.size(), 1);
+    const auto peak = static_cast<double>(summary.peak_tensor_bytes.front());
+    EXPECT_LE(peak, short_of);
+    EXPECT_NEAR(tight.chosen().memory_bytes.front() / peak, 1, 0.05);
+  });
+}
+
+// Activations of many samples, which a lower precision halves.
+TEST_F(FoundPlanRun, LowersThePrecisionOnlyIfTheModelDoesNotFit) {
+  options_.model = sizes_of("gpt");
+  options_.optimizer.name = "sgd";
+  options_.data.batch_size = 44;
+  comm::local::run(1, [&](const comm::Group& group) {
+    const auto roomy = find(group, kPlenty);
+    EXPECT_THAT(roomy.forced, IsEmpty());
+    const auto tight = find(group, least_of(roomy) - 100);
+    EXPECT_THAT(tight.forced, ElementsAre("bf16-mixed", "bf16-true", "offload"));
+    ASSERT_TRUE(tight.found.best) << tight.chosen().lacking_bytes;
+    EXPECT_NE(precision_of(tight), "32");
+    EXPECT_EQ(with_found_plan(options_, tight, group).trainer.precision, precision_of(tight));
+    const auto both = find(group, kPlenty, {"32", "bf16"});
+    EXPECT_THAT(both.forced, IsEmpty());
+    bool has_lower = false;
+    for (const auto& plan : both.found.alternatives) {
+      has_lower |= both.model.problem().profiles[plan.settings.profile].precision == "bf16-mixed";
+    }
+    EXPECT_TRUE(has_lower);
+  });
+}
+
+// The search takes a pipeline's memory from the prediction that the run itself makes.
+TEST_F(FoundPlanRun, HasTheMemoryThatARunOfThePipelinePredicts) {
+  compat::count_tensor_memory();
+  comm::local::run(2, [&](const comm::Group& group) {
+    const SizedSamples samples(options_.model);
+    const auto whole = find(group, kPlenty);
+    auto pipeline = std::ranges::find_if(whole.found.alternatives, [](const auto& plan) {
+      return plan.settings.family == StepFamily::pipeline && plan.settings.zero_stage == 0;
+    });
+    ASSERT_NE(pipeline, whole.found.alternatives.end());
+    AutomaticPlan automatic = whole;
+    automatic.found.best = *pipeline;
+    const auto planned = with_found_plan(options_, automatic, group);
+    const auto stages = predict_stages(planned, samples, 2, group);
+    const auto outlook = check_memory_of(planned, samples, group);
+    group.barrier({.label = "memory of a pipeline"});
+    ASSERT_EQ(stages.size(), 2);
+    if (group.rank() != 0) return;
+    ASSERT_EQ(outlook.tensor_bytes.size(), 2) << outlook.why_not;
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_NEAR(stages[rank].step, static_cast<double>(outlook.tensor_bytes[rank]), 1) << rank;
+      EXPECT_GE(stages[rank].most, stages[rank].step);
+    }
+  });
+}
+
+TEST_F(FoundPlanRun, RefusesAnUnknownPrecision) {
+  comm::local::run(1, [&](const comm::Group& group) {
+    try {
+      find(group, kPlenty, {"32", "bf61"});
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("unknown precision; got bf61"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,63 @@
+#include "troika/cli/automatic_arguments.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+#include "troika/cli/plan_file.h"
+#include "troika/cli/refuse_argument.h"
+
+namespace troika::cli {
+
+namespace {
+
+constexpr const char* kSeconds = "--profile-seconds";
+constexpr const char* kPrecisions = "--precisions";
+constexpr const char* kMemoryBytes = "--memory-bytes";
+
+}  // namespace
+
+void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
+                           const std::string& memory_help) {
+  command
+      .add_option(kSeconds, arguments.seconds,
+                  "with --plan auto: seconds for the passes of each profile; default: 2")
+      ->check(CLI::Range(0.0, 3600.0));
+  command
+      .add_option(kPrecisions, arguments.precisions,
+                  "with --plan auto: the precisions that the plan may have, as 32,bf16-mixed; "
+                  "default: trainer.precision, and lower ones if the whole model does not fit")
+      ->delimiter(',');
+  command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)
+      ->check(CLI::NonNegativeNumber);
+}
+
+train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments) {
+  train::AutomaticPlanOptions options{.seconds = arguments.seconds,
+                                      .precisions = arguments.precisions};
+  if (arguments.memory_bytes >= 0) options.memory_bytes = arguments.memory_bytes;
+  return options;
+}
+
+std::vector<std::string> words_of(const AutomaticArguments& arguments) {
+  std::vector<std::string> words{"--plan", kAutomaticPlan, kSeconds,
+                                 fmt::format("{}", arguments.seconds)};
+  if (!arguments.precisions.empty()) {
+    words.insert(words.end(),
+                 {kPrecisions, fmt::format("{}", fmt::join(arguments.precisions, ","))});
+  }
+  if (arguments.memory_bytes >= 0) {
+    words.insert(words.end(), {kMemoryBytes, fmt::format("{}", arguments.memory_bytes)});
+  }
+  return words;
+}
+
+void require_no_automatic_options(const CLI::App& command, bool allows_memory) {
+  for (const char* option : {kSeconds, kPrecisions, kMemoryBytes}) {
+    if (command.count(option) == 0 || (allows_memory && option == kMemoryBytes)) continue;
+    refuse_argument("plan", fmt::format("{} without --plan auto", option),
+                    command.get_option(option)->results().front(), "both, or neither");
+  }
+}
+
+}  // namespace troika::cli

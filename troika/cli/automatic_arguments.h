@@ -1,0 +1,34 @@
+// The arguments of the commands that find a plan by measurement, with `--plan auto`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "troika/train/profile/automatic_plan.h"
+
+namespace CLI {
+class App;
+}
+
+namespace troika::cli {
+
+struct AutomaticArguments {
+  double seconds = 2;                   // for the passes of each profile
+  std::vector<std::string> precisions;  // empty: not given
+  double memory_bytes = -1;             // -1: not given
+};
+
+// Adds --profile-seconds, --precisions and --memory-bytes. `memory_help` describes the last one.
+void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
+                           const std::string& memory_help);
+
+train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments);
+
+// `--plan auto` and the arguments that were given, for the processes that a command starts.
+std::vector<std::string> words_of(const AutomaticArguments& arguments);
+
+// Throws Error(usage) if one of these options was given, as they have no effect without `--plan
+// auto`; with `allows_memory`, except for --memory-bytes.
+void require_no_automatic_options(const CLI::App& command, bool allows_memory);
+
+}  // namespace troika::cli

@@ -1,0 +1,50 @@
+#include "troika/train/profile/optimizer_times.h"
+
+#include <vector>
+
+#include "troika/base/clock.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/optim/optimizer.h"
+#include "troika/train/profile/rank_means.h"
+#include "troika/train/profile/robust_spread.h"
+#include "troika/train/task/task.h"
+
+namespace troika::train {
+
+OptimizerTimes measure_optimizer(Task& task, const optim::OptimizerOptions& options,
+                                 const Placement& placement, const comm::Group& group) {
+  const bool has_masters = placement.precision.needs_masters();
+  OptimizerTimes result;
+  std::vector<optim::Parameter> parameters;
+  for (const auto& [name, tensor] : nn::trained_parameters(task.module())) {
+    const at::Tensor copy = has_masters ? tensor.detach().to(at::kFloat) : tensor.detach().clone();
+    copy.mutable_grad() = at::zeros_like(copy);
+    result.parameter_bytes += static_cast<double>(tensor.nbytes());
+    if (has_masters) result.state_bytes += 2 * static_cast<double>(copy.nbytes());
+    parameters.push_back({name, copy});
+  }
+  if (parameters.empty()) return result;
+  const auto optimizer = optim::make_optimizer(parameters, options);
+  for (const auto& [name, state] : optimizer->state()) {
+    result.state_bytes += static_cast<double>(state.nbytes());
+  }
+  constexpr int kSteps = 9;
+  std::vector<double> seconds;
+  // In training, the passes of a step leave none of the optimizer's memory in caches.
+  constexpr int64_t kMoreThanCaches = int64_t{1} << 24;  // floats
+  const auto others = at::zeros({kMoreThanCaches}, at::kFloat);
+  optimizer->step();
+  for (int i = 0; i < kSteps; ++i) {
+    if (placement.device.is_cpu()) others.add_(1);
+    group.barrier({.label = "rounds of a profile"});
+    const Stopwatch watch;
+    optimizer->step();
+    if (!placement.device.is_cpu()) parameters.front().tensor.flatten()[0].item<double>();
+    seconds.push_back(watch.seconds());
+  }
+  result.seconds = mean_over_ranks(robust_spread(seconds).median, group);
+  return result;
+}
+
+}  // namespace troika::train

@@ -1,0 +1,48 @@
+// The memory of plans of a search, as MemoryPredictor predicts it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/data/dataset.h"
+#include "troika/plan/search/step_model.h"
+#include "troika/train/options/options.h"
+
+namespace troika::train {
+
+// The bytes of a rank under plans of one stage on all ranks.
+class OneStageMemory {
+ public:
+  // `samples` are those of an optimizer step; with `offloads`, there are also plans with offload.
+  // Predicts on rank 0 alone, because ranks may be threads of one process. The result is the same
+  // on all ranks. Collective; blocks.
+  OneStageMemory(TrainOptions options, const data::Dataset& dataset,
+                 const std::vector<layout::Profile>& profiles, int64_t samples, bool offloads,
+                 const comm::Group& group);
+
+  // Nothing for plans that are not predicted. The settings must have an index below the number of
+  // profiles.
+  std::optional<plan::DeviceBytes> operator()(const plan::StepSettings& settings) const;
+
+ private:
+  void predict(TrainOptions& options, const data::Dataset& dataset,
+               const std::vector<layout::Profile>& profiles, int64_t samples, bool offloads,
+               int ranks);
+
+  // float64 [profiles, recomputation, offload of activations, offload of the optimizer, ZeRO stage,
+  // the members of DeviceBytes]
+  at::Tensor bytes_;
+};
+
+// The bytes of a rank of each stage of a pipeline that the plan in trainer.plan describes, one
+// stage on each pipeline rank; empty if it is not predicted. Predicts on rank 0 alone; the result
+// is the same on all ranks. Collective; blocks.
+std::vector<plan::DeviceBytes> predict_stages(const TrainOptions& options,
+                                              const data::Dataset& dataset, int stages,
+                                              const comm::Group& group);
+
+}  // namespace troika::train
