@@ -19,7 +19,7 @@ struct AutomaticPlanOptions {
   // The precisions that the plan may have, in decreasing order of preference. Empty:
   // trainer.precision, and lower ones if the whole model does not fit with it.
   std::vector<std::string> precisions = {};
-  // Of a rank; nothing: its share of the memory that is available on this machine.
+  // The limit of a rank. Nothing: its share of the memory that is available on this machine.
   std::optional<double> memory_bytes = {};
 };
 

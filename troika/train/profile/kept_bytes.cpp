@@ -31,7 +31,8 @@ class SavedSizes : public compat::SavedTensorHooks {
     if (known_.insert(tensor.data_ptr()).second) {
       sizes_.push_back(static_cast<double>(tensor.nbytes()));
     }
-    return [tensor] { return tensor; };
+    // Without its graph: a node that saves its own output would never be freed.
+    return [kept = tensor.detach()] { return kept; };
   }
   const std::vector<double>& sizes() const { return sizes_; }
 
