@@ -79,9 +79,10 @@ TEST_F(ProfileCommand, PlansAndRunsWhatItFound) {
                                HasSubstr("plan auto: predicted and measured\n"),
                                ContainsRegex("  step +[0-9.]+ ms +[0-9.]+ ms +[-+][0-9.]+ %"),
                                ContainsRegex("  memory, rank 1 +[0-9.]+ .iB")));
+  write_file_atomically(folder_ / "run.toml", "");
+  // Both precisions are one. The word after them is the file.
   const auto too_small = troika(
-      "train --plan auto --profile-seconds=0 --precisions=32 "
-      "--memory-bytes=1000" +
+      "train --plan auto --profile-seconds=0 --precisions 32,32-true run.toml --memory-bytes=1000" +
       kProfiledRun);
   EXPECT_NE(too_small.exit_code, 0);
   EXPECT_THAT(too_small.err, AllOf(HasSubstr("no plan for this model fits into memory"),

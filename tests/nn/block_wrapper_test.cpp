@@ -199,7 +199,7 @@ TEST(BlockWrapper, OffloadTakesTheInputsOfRecomputedBlocksAlone) {
   for (const char* name : {"a", "b"}) {
     model->add_block({name, {}, {}, [](const at::Tensor& x) { return x.exp().exp(); }});
   }
-  constexpr int64_t kElements = ActivationOffload::kLeastBytes / 4;
+  constexpr int64_t kElements = kLeastOffloadedBytes / 4;
   const auto x = at::zeros({kElements}).requires_grad_().clone();  // no parameter
   const auto files = std::make_shared<ActivationOffload>(folder.path());
   const auto bytes = [&] {

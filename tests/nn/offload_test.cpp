@@ -55,7 +55,7 @@ TEST_P(OffloadedModel, HasTheSameGradients) {
 
 INSTANTIATE_TEST_SUITE_P(, OffloadedModel, testing::Values("resnet20", "gpt"));
 
-constexpr int64_t kOffloadedElements = ActivationOffload::kLeastBytes / 4;
+constexpr int64_t kOffloadedElements = kLeastOffloadedBytes / 4;
 
 TEST(ActivationOffload, WritesWhatIsSavedTwiceOnce) {
   const TemporaryFolder folder;

@@ -109,6 +109,31 @@ TEST_F(FoundPlanRun, OffloadsOnlyIfTheModelDoesNotFit) {
   });
 }
 
+// A GPT saves tensors with gaps, which stay in memory, and its gradients come at the end.
+TEST_F(FoundPlanRun, PredictsTheMemoryOfOffloadedActivations) {
+  compat::count_tensor_memory();
+  options_.model = sizes_of("gpt");
+  options_.model.context = 64;
+  options_.model.width = 128;
+  options_.data.batch_size = 16;
+  comm::local::run(1, [&](const comm::Group& group) {
+    const auto tight = find(group, 1000, {"32"});
+    const auto& all = tight.found.alternatives;
+    const auto offloaded = std::ranges::find_if(all, [](const auto& plan) {
+      return plan.settings.offloads_activations && plan.settings.offloads_optimizer &&
+             !plan.settings.recompute && plan.settings.zero_stage == 0 &&
+             plan.settings.profile == 0;
+    });
+    ASSERT_NE(offloaded, all.end());
+    auto automatic = tight;
+    automatic.found.best = *offloaded;
+    const auto summary = run(automatic, group);
+    const auto peak = static_cast<double>(summary.peak_tensor_bytes.at(0));
+    EXPECT_GE(offloaded->memory_bytes.front(), 0.97 * peak);
+    EXPECT_LE(offloaded->memory_bytes.front(), 1.2 * peak);
+  });
+}
+
 TEST_F(FoundPlanRun, ConsidersLowerPrecisionsOnlyIfTheModelDoesNotFit) {
   options_.model = sizes_of("gpt");
   options_.optimizer.name = "sgd";

@@ -27,7 +27,8 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
       .add_option(kPrecisions, arguments.precisions,
                   "with --plan auto: the precisions that the plan may have, as 32,bf16-mixed; "
                   "default: trainer.precision, and lower ones if the whole model does not fit")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);  // so that the next word may be CONFIG
   command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)
       ->check(CLI::NonNegativeNumber);
 }

@@ -11,9 +11,6 @@ namespace troika::nn {
 
 namespace {
 
-constexpr size_t kChunkBytes = size_t{64} << 20;
-constexpr size_t kPage = 4096;
-
 // Whether the tensor is a parameter or a view of one, such as the transposed weight of a linear
 // layer.
 bool is_parameter(const at::Tensor& tensor) {
@@ -21,10 +18,21 @@ bool is_parameter(const at::Tensor& tensor) {
   return base.is_leaf() && base.requires_grad();
 }
 
+}  // namespace
+
+bool may_be_offloaded(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense() &&
+         !is_parameter(tensor);
+}
+
+namespace {
+
+constexpr size_t kChunkBytes = size_t{64} << 20;
+constexpr size_t kPage = 4096;
+
 bool stays(const at::Tensor& tensor, bool hosts_leave) {
-  return tensor.is_cpu() != hosts_leave || tensor.layout() != at::kStrided ||
-         static_cast<int64_t>(tensor.nbytes()) < ActivationOffload::kLeastBytes ||
-         !tensor.is_non_overlapping_and_dense() || is_parameter(tensor);
+  return tensor.is_cpu() != hosts_leave || !may_be_offloaded(tensor) ||
+         static_cast<int64_t>(tensor.nbytes()) < kLeastOffloadedBytes;
 }
 
 class Offload : public BlockWrapper {

@@ -21,6 +21,13 @@ namespace troika::nn {
 // model must outlive the result. Throws Error(usage) if the model is offloaded already.
 [[nodiscard]] WrapperGuard offload(Model& model, std::shared_ptr<compat::SavedTensorHooks> to);
 
+// Tensors of fewer bytes are not offloaded.
+inline constexpr int64_t kLeastOffloadedBytes = 1 << 16;
+
+// Whether a tensor with this memory layout is offloaded if it has at least kLeastOffloadedBytes
+// bytes: tensors with gaps stay, as do parameters.
+bool may_be_offloaded(const at::Tensor& tensor);
+
 // Writes tensors that operators save to files in a folder. They are read back page by page when
 // needed, with the same bits and strides. Parameters, tensors outside CPU memory, small tensors and
 // tensors with gaps stay in memory. For blocks that are recomputed, the inputs are what is saved:
@@ -34,8 +41,6 @@ namespace troika::nn {
 // throws Error (room `base`) if the disk is full. For forward and backward passes of one thread.
 class ActivationOffload : public compat::SavedTensorHooks {
  public:
-  static constexpr int64_t kLeastBytes = 1 << 16;
-
   explicit ActivationOffload(std::filesystem::path folder);
   ~ActivationOffload() override;
 

@@ -79,8 +79,12 @@ NumericPrecision parse_precision(const std::string& name) {
   return {found->canonical, found->parameters, found->compute};
 }
 
+bool is_supported(const NumericPrecision& precision, c10::DeviceType device) {
+  return can_compute(precision.compute, device);
+}
+
 void require_supported(const NumericPrecision& precision, c10::DeviceType device) {
-  if (can_compute(precision.compute, device)) return;
+  if (is_supported(precision, device)) return;
   throw Error("nn", ErrorKind::usage,
               {.what = fmt::format("LibTorch {} has no {} matrix products and convolutions on {}",
                                    compat::torch_version(), c10::toString(precision.compute),

@@ -328,6 +328,7 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
     now.parameters = static_cast<double>(held.parameters);
     now.gradients = static_cast<double>(held.gradients);
     now.buckets = static_cast<double>(held.buckets);
+    if (choice.most_in_pass) in_pass = std::min(in_pass, *choice.most_in_pass);
     now.activations = std::min(in_pass, kept);
     now.workspace = in_pass - now.activations;
     if (now.sum() > result.step.sum()) result.step = now;

@@ -27,6 +27,9 @@ struct MemoryChoice {
   int ranks = 1;
   int64_t batch = 0;  // samples on each rank; 0: from the options
   int nodes = 1;      // with equal shares of the ranks, as far as possible
+  // The most bytes of a pass that are in memory at once, if others are offloaded; not for
+  // pipelines.
+  std::optional<double> most_in_pass = {};
 
   bool operator==(const MemoryChoice&) const = default;
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/base/machine_memory.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
@@ -111,13 +112,8 @@ std::vector<std::string> lower_precisions(const std::string& configured, at::Dev
   std::vector<std::string> lower;
   bool is_below = false;
   for (const auto& names : decreasing) {
-    if (is_below) {
-      try {
-        nn::require_supported(nn::parse_precision(names.front()), device);
-        lower.push_back(names.front());
-      } catch (const Error&) {
-        // The device does not have this one.
-      }
+    if (is_below && nn::is_supported(nn::parse_precision(names.front()), device)) {
+      lower.push_back(names.front());
     }
     is_below = is_below || std::ranges::count(names, configured) > 0;
   }
@@ -153,14 +149,14 @@ class PlanFinder {
         dataset_(dataset),
         group_(group),
         asked_(asked),
-        targets_(offload_targets(options, group)) {
+        targets_(offload_targets(options, group)),
+        available_(memory_of_rank(options, group)) {
     problem_.cluster = cluster_of(group);
     const auto plan = resolve_plan(options, problem_.cluster);
     require_searchable(plan);
     problem_.global_batch =
         static_cast<double>(global_batch(options, plan.mesh.sample_shares()) * plan.micro_batches);
-    problem_.memory_bytes =
-        asked.memory_bytes ? asked.memory_bytes : memory_of_rank(options, group);
+    problem_.memory_bytes = asked.memory_bytes ? asked.memory_bytes : available_;
     problem_.uses_all_devices = true;
     plain_.trainer.enable_model_summary = false;  // the run itself will log its choices
     plain_.offload.activations.clear();
@@ -170,18 +166,41 @@ class PlanFinder {
   void profile(const std::string& precision) {
     auto options = plain_;
     options.trainer.precision = precision;
-    for (const int64_t size : micro_batch_sizes(samples(), group_.size())) {
+    const auto sizes = micro_batch_sizes(samples(), group_.size());
+    const auto needs = bytes_of_profiles(options, dataset_, sizes, group_);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (available_ && needs[i] > *available_) {
+        note_too_large(precision, sizes[i], needs[i]);
+        continue;
+      }
       problem_.profiles.push_back(measure_profile(
-          options, dataset_, group_, {.micro_batch = size, .seconds = asked_.seconds}));
+          options, dataset_, group_, {.micro_batch = sizes[i], .seconds = asked_.seconds}));
     }
+  }
+  bool has_profiles() const { return !problem_.profiles.empty(); }
+  // Throws Error(usage) if nothing could be measured.
+  void require_profiles() const {
+    if (has_profiles()) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "no step of the whole model fits in a rank's memory, so it cannot be "
+                         "measured",
+                 .got = too_large_,
+                 .expected = fmt::format("at most {}", human_bytes(*available_)),
+                 .hint = "choose a smaller global batch, or fewer ranks on each machine"});
   }
 
   void measure_offload_of_all() {
+    std::map<std::string, double> optimizers;  // by precision
     for (const auto& profile : problem_.profiles) {
       auto options = plain_;
       options.trainer.precision = profile.precision;
-      problem_.offload.push_back(measure_offload(options, dataset_, group_, targets_,
-                                                 static_cast<int64_t>(profile.micro_batch)));
+      if (!optimizers.contains(profile.precision)) {
+        optimizers[profile.precision] = offloaded_optimizer_seconds(options, group_, targets_);
+      }
+      problem_.offload.push_back(
+          {.optimizer = optimizers[profile.precision],
+           .pass = offloaded_pass_seconds(options, dataset_, group_, targets_,
+                                          static_cast<int64_t>(profile.micro_batch))});
     }
   }
 
@@ -200,20 +219,29 @@ class PlanFinder {
     };
     const auto memory = std::make_shared<const OneStageMemory>(
         with_strategy(plain_, strategies_by_memory().front()), dataset_, problem.profiles,
-        samples(), !problem.offload.empty(), group_);
+        samples(), problem.offload.empty() ? nullptr : &targets_, group_);
     problem.one_stage_bytes = [memory](const StepSettings& settings) {
       return (*memory)(settings);
     };
     plan::StepModel model(std::move(problem));
     auto found = plan::search_steps(model);
+    return {.model = std::move(model), .found = std::move(found), .offload = targets_};
+  }
+
+  void choose(AutomaticPlan& automatic) const {
     // Measured times differ by a few percent from one measurement to the next.
     constexpr double kMargin = 0.03;
-    plan::prefer_simple(found, kMargin, [&](plan::StepPlan& plan) { predict_memory(model, plan); });
-    return {.model = std::move(model), .found = std::move(found), .offload = targets_};
+    plan::prefer_simple(automatic.found, kMargin,
+                        [&](plan::StepPlan& plan) { predict_memory(automatic.model, plan); });
   }
 
  private:
   int64_t samples() const { return static_cast<int64_t>(problem_.global_batch); }
+
+  void note_too_large(const std::string& precision, int64_t size, double bytes) {
+    too_large_ = fmt::format("{} for {} samples in {}", human_bytes(bytes), size, precision);
+    if (group_.rank() == 0) log::info("not measured: a step needs {}", too_large_);
+  }
 
   // Gives a pipeline the memory that the run will predict for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
@@ -235,7 +263,9 @@ class PlanFinder {
   const comm::Group& group_;
   const AutomaticPlanOptions& asked_;
   const OffloadTargets targets_;
+  const std::optional<double> available_;  // bytes of a rank
   plan::StepProblem problem_;
+  std::string too_large_;  // the last step that could not be measured
 };
 
 }  // namespace
@@ -249,22 +279,29 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
                         const comm::Group& group, const AutomaticPlanOptions& asked) {
   PlanFinder finder(options, dataset, group, asked);
   const auto configured = nn::parse_precision(options.trainer.precision).name;
-  auto precisions = asked.precisions;
-  for (auto& precision : precisions) precision = nn::parse_precision(precision).name;
+  std::vector<std::string> precisions;
+  for (const auto& text : asked.precisions) {
+    const auto name = nn::parse_precision(text).name;
+    if (std::ranges::count(precisions, name) == 0) precisions.push_back(name);
+  }
   if (precisions.empty()) precisions.push_back(configured);
   for (const auto& precision : precisions) finder.profile(precision);
-  auto result = finder.search();
-  if (plan::fits_whole(result.found)) return result;
-  std::vector<std::string> lower;
-  if (asked.precisions.empty()) {
-    lower = lower_precisions(configured, Placement::of(options, group).device.type());
+  std::optional<AutomaticPlan> result;
+  if (finder.has_profiles()) result = finder.search();
+  if (!result || !plan::fits_whole(result->found)) {
+    std::vector<std::string> more;
+    if (asked.precisions.empty()) {
+      more = lower_precisions(configured, Placement::of(options, group).device.type());
+    }
+    for (const auto& precision : more) finder.profile(precision);
+    finder.require_profiles();
+    finder.measure_offload_of_all();
+    result = finder.search();
+    more.emplace_back("offload");
+    result->forced = std::move(more);
   }
-  for (const auto& precision : lower) finder.profile(precision);
-  finder.measure_offload_of_all();
-  result = finder.search();
-  result.forced = std::move(lower);
-  result.forced.emplace_back("offload");
-  return result;
+  finder.choose(*result);
+  return *std::move(result);
 }
 
 TrainOptions with_found_plan(TrainOptions options, const AutomaticPlan& automatic,

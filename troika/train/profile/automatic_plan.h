@@ -48,7 +48,8 @@ struct AutomaticPlan {
 //
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,
-// steps without an exchange of gradients, and compressed gradients; and for an unknown precision.
+// steps without an exchange of gradients, and compressed gradients; for an unknown precision; and
+// if no step of the whole model, which must be measured, fits in the memory of a rank.
 AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& dataset,
                         const comm::Group& group, const AutomaticPlanOptions& asked = {});
 

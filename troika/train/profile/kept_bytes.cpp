@@ -20,6 +20,11 @@ namespace troika::train {
 
 namespace {
 
+struct SavedSize {
+  double bytes = 0;
+  bool stays = false;  // however large it is
+};
+
 // Notes the sizes of the tensors that are saved, each memory once, without parameters and buffers.
 class SavedSizes : public compat::SavedTensorHooks {
  public:
@@ -28,20 +33,24 @@ class SavedSizes : public compat::SavedTensorHooks {
   }
 
   std::function<at::Tensor()> pack(const at::Tensor& tensor) override {
-    if (known_.insert(tensor.data_ptr()).second) {
-      sizes_.push_back(static_cast<double>(tensor.nbytes()));
+    // A tensor with gaps keeps all of the memory that it is a view of.
+    const bool stays = !nn::may_be_offloaded(tensor);
+    const auto& storage = tensor.storage();
+    if (known_.insert(stays ? storage.data() : tensor.data_ptr()).second) {
+      sizes_.push_back({static_cast<double>(stays ? storage.nbytes() : tensor.nbytes()), stays});
     }
     // Without its graph: a node that saves its own output would never be freed.
     return [kept = tensor.detach()] { return kept; };
   }
-  const std::vector<double>& sizes() const { return sizes_; }
+  const std::vector<SavedSize>& sizes() const { return sizes_; }
 
  private:
   std::set<const void*> known_;
-  std::vector<double> sizes_;
+  std::vector<SavedSize> sizes_;
 };
 
-std::vector<double> saved_sizes(Task& task, const Placement& placement, const data::Batch& batch) {
+std::vector<SavedSize> saved_sizes(Task& task, const Placement& placement,
+                                   const data::Batch& batch) {
   const auto hooks = std::make_shared<SavedSizes>(task.module());
   const auto noting = nn::offload(dynamic_cast<nn::Model&>(task.module()), hooks);
   const nn::Autocast autocast(placement.precision, at::kCPU);
@@ -71,9 +80,11 @@ double kept_bytes(const TrainOptions& options, const data::Dataset& dataset, int
       static_cast<double>(samples - kSmaller) / static_cast<double>(kLarger - kSmaller);
   double kept = 0;
   for (size_t i = 0; i < of_large.size(); ++i) {
-    const double smaller = i < of_small.size() ? of_small[i] : of_large[i];
-    const double bytes = smaller + share * (of_large[i] - smaller);
-    if (bytes < static_cast<double>(nn::ActivationOffload::kLeastBytes)) kept += bytes;
+    const double larger = of_large[i].bytes;
+    const double smaller = i < of_small.size() ? of_small[i].bytes : larger;
+    const double bytes = smaller + share * (larger - smaller);
+    const bool is_small = bytes < static_cast<double>(nn::kLeastOffloadedBytes);
+    if (is_small || of_large[i].stays) kept += bytes;
   }
   return kept;
 }

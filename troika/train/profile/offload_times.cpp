@@ -45,6 +45,10 @@ double pass_seconds(Task& task, const Placement& placement, const data::Batch& b
   return mean_over_ranks(robust_spread(seconds).median, group);
 }
 
+void make_folder(const std::string& target) {
+  if (!target.empty() && target != kHost) std::filesystem::create_directories(target);
+}
+
 }  // namespace
 
 OffloadTargets offload_targets(const TrainOptions& options, const comm::Group& group) {
@@ -61,36 +65,38 @@ OffloadTargets offload_targets(const TrainOptions& options, const comm::Group& g
   return targets;
 }
 
-plan::OffloadSeconds measure_offload(TrainOptions options, const data::Dataset& dataset,
-                                     const comm::Group& group, const OffloadTargets& targets,
-                                     int64_t micro_batch) {
-  for (const auto& folder : {targets.activations, targets.optimizer}) {
-    if (!folder.empty() && folder != kHost) std::filesystem::create_directories(folder);
-  }
+double offloaded_pass_seconds(const TrainOptions& options, const data::Dataset& dataset,
+                              const comm::Group& group, const OffloadTargets& targets,
+                              int64_t micro_batch) {
+  make_folder(targets.activations);
   const auto placement = Placement::of(options, group);
   Task task(nn::make_model(options.model));
   placement.place(task.module());
   task.module().train();
   const auto batch = placement.place(profiled_samples(dataset, micro_batch));
   const double plain = pass_seconds(task, placement, batch, group);
-  plan::OffloadSeconds result;
-  {
-    std::shared_ptr<compat::SavedTensorHooks> hooks;
-    if (targets.activations == kHost) {
-      hooks = std::make_shared<nn::HostOffload>();
-    } else {
-      hooks = std::make_shared<nn::ActivationOffload>(targets.activations);
-    }
-    const auto offloaded = nn::offload(dynamic_cast<nn::Model&>(task.module()), std::move(hooks));
-    result.pass = std::max(0.0, pass_seconds(task, placement, batch, group) - plain);
+  std::shared_ptr<compat::SavedTensorHooks> hooks;
+  if (targets.activations == kHost) {
+    hooks = std::make_shared<nn::HostOffload>();
+  } else {
+    hooks = std::make_shared<nn::ActivationOffload>(targets.activations);
   }
-  if (targets.optimizer.empty()) return result;
+  const auto offloaded = nn::offload(dynamic_cast<nn::Model&>(task.module()), std::move(hooks));
+  return std::max(0.0, pass_seconds(task, placement, batch, group) - plain);
+}
+
+double offloaded_optimizer_seconds(TrainOptions options, const comm::Group& group,
+                                   const OffloadTargets& targets) {
+  if (targets.optimizer.empty()) return 0;
+  make_folder(targets.optimizer);
+  const auto placement = Placement::of(options, group);
+  Task task(nn::make_model(options.model));
+  placement.place(task.module());
   options.optimizer.offload.clear();
   const double in_memory = measure_optimizer(task, options.optimizer, placement, group).seconds;
   options.optimizer.offload = targets.optimizer;
   const double in_files = measure_optimizer(task, options.optimizer, placement, group).seconds;
-  result.optimizer = std::max(0.0, in_files - in_memory);
-  return result;
+  return std::max(0.0, in_files - in_memory);
 }
 
 }  // namespace troika::train

@@ -6,7 +6,6 @@
 
 #include "troika/comm/group.h"
 #include "troika/data/dataset.h"
-#include "troika/plan/search/step_model.h"
 #include "troika/train/options/options.h"
 
 namespace troika::train {
@@ -21,15 +20,18 @@ struct OffloadTargets {
 // the run's folder, or for activations on a GPU the host's memory.
 OffloadTargets offload_targets(const TrainOptions& options, const comm::Group& group);
 
-// Runs passes of a micro-batch of this many samples on a rank, and steps of the optimizer, with and
-// without offload, on all ranks at the same time. The times are means over ranks of medians, and
-// at least 0. Makes the folders. Written pages stay in the system's cache as long as memory is
-// free, so a run that leaves little of it may take longer.
+// Return the seconds that offload adds, on all ranks at the same time: to the passes of a
+// micro-batch of this many samples, and to a step of the optimizer. They are means over ranks of
+// differences of medians, and at least 0. Make the folders. Written pages stay in the system's
+// cache as long as memory is free, so a run that leaves little of it may take longer. The copies of
+// gradients and parameters between a GPU and the host are not included.
 //
-// The result is the same on all ranks. Collective; blocks. Changes the state of LibTorch's default
+// The results are the same on all ranks. Collective; block. Change the state of LibTorch's default
 // generator.
-plan::OffloadSeconds measure_offload(TrainOptions options, const data::Dataset& dataset,
-                                     const comm::Group& group, const OffloadTargets& targets,
-                                     int64_t micro_batch);
+double offloaded_pass_seconds(const TrainOptions& options, const data::Dataset& dataset,
+                              const comm::Group& group, const OffloadTargets& targets,
+                              int64_t micro_batch);
+double offloaded_optimizer_seconds(TrainOptions options, const comm::Group& group,
+                                   const OffloadTargets& targets);
 
 }  // namespace troika::train

@@ -14,11 +14,16 @@ namespace troika::train {
 
 OptimizerTimes measure_optimizer(Task& task, const optim::OptimizerOptions& options,
                                  const Placement& placement, const comm::Group& group) {
-  const bool has_masters = placement.precision.needs_masters();
+  // An optimizer whose states are in files steps float32 masters in the host's memory.
+  const bool is_on_host = !options.offload.empty();
+  const bool has_masters =
+      placement.precision.needs_masters() || (is_on_host && !placement.device.is_cpu());
   OptimizerTimes result;
   std::vector<optim::Parameter> parameters;
   for (const auto& [name, tensor] : nn::trained_parameters(task.module())) {
-    const at::Tensor copy = has_masters ? tensor.detach().to(at::kFloat) : tensor.detach().clone();
+    const at::Tensor copy = tensor.detach().to(is_on_host ? at::Device(at::kCPU) : tensor.device(),
+                                               has_masters ? at::kFloat : tensor.scalar_type(),
+                                               /*non_blocking=*/false, /*copy=*/true);
     copy.mutable_grad() = at::zeros_like(copy);
     result.parameter_bytes += static_cast<double>(tensor.nbytes());
     if (has_masters) result.state_bytes += 2 * static_cast<double>(copy.nbytes());
@@ -40,7 +45,7 @@ OptimizerTimes measure_optimizer(Task& task, const optim::OptimizerOptions& opti
     group.barrier({.label = "rounds of a profile"});
     const Stopwatch watch;
     optimizer->step();
-    if (!placement.device.is_cpu()) parameters.front().tensor.flatten()[0].item<double>();
+    if (!parameters.front().tensor.is_cpu()) parameters.front().tensor.flatten()[0].item<double>();
     seconds.push_back(watch.seconds());
   }
   result.seconds = mean_over_ranks(robust_spread(seconds).median, group);

@@ -1,10 +1,12 @@
 #include "troika/train/profile/plan_memory.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <functional>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/precision.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/profile/kept_bytes.h"
@@ -28,28 +30,31 @@ double bytes_of_window(const layout::Profile& profile) {
   return most;
 }
 
-plan::DeviceBytes bytes_of(const MemoryPrediction& prediction) {
-  return {.step = prediction.training_peak(), .most = prediction.peak()};
+// As check_memory_of(): a trial that fails only leaves the memory unknown.
+void where_possible(const std::function<void()>& predict) {
+  try {
+    predict();
+  } catch (const Error& problem) {
+    if (problem.kind() != ErrorKind::failure) throw;
+    log::warn("memory is not predicted: {}", problem.what());
+  }
 }
 
-// The prediction of a plan whose activations are in files except for `kept` bytes, from that of the
-// plan without offload.
-plan::DeviceBytes without_activations(MemoryPrediction prediction, double kept) {
-  auto& step = prediction.step;
-  step.activations = std::min(step.activations + step.workspace, kept);
-  step.workspace = 0;
-  return bytes_of(prediction);
+plan::DeviceBytes bytes_of(const MemoryPrediction& prediction) {
+  return {.step = prediction.training_peak(), .most = prediction.peak()};
 }
 
 }  // namespace
 
 OneStageMemory::OneStageMemory(TrainOptions options, const data::Dataset& dataset,
                                const std::vector<layout::Profile>& profiles, int64_t samples,
-                               bool offloads, const comm::Group& group)
+                               const OffloadTargets* offload, const comm::Group& group)
     : bytes_(at::full({static_cast<int64_t>(profiles.size()), 2, 2, 2, kZeroStages, 2}, kUnknown,
                       at::kDouble)) {
   group.barrier({.label = kLabel});
-  if (group.rank() == 0) predict(options, dataset, profiles, samples, offloads, group.size());
+  if (group.rank() == 0) {
+    where_possible([&] { predict(options, dataset, profiles, samples, offload, group.size()); });
+  }
   group.broadcast(bytes_, 0, {.label = kLabel}).wait();
 }
 
@@ -64,11 +69,12 @@ std::optional<plan::DeviceBytes> OneStageMemory::operator()(
 
 void OneStageMemory::predict(TrainOptions& options, const data::Dataset& dataset,
                              const std::vector<layout::Profile>& profiles, int64_t samples,
-                             bool offloads, int ranks) {
+                             const OffloadTargets* offload, int ranks) {
   MemoryPredictor predictor(options, dataset);
-  const std::filesystem::path somewhere = std::filesystem::temp_directory_path();
   for (int64_t i = 0; i < bytes_.size(0); ++i) {
     const auto& profile = profiles[static_cast<size_t>(i)];
+    // Passes are predicted on the CPU.
+    if (!nn::is_supported(nn::parse_precision(profile.precision), at::kCPU)) continue;
     MemoryChoice choice{.strategy = {},
                         .precision = profile.precision,
                         .recompute = {},
@@ -79,29 +85,55 @@ void OneStageMemory::predict(TrainOptions& options, const data::Dataset& dataset
     for (const int recompute : {0, 1}) {
       choice.recompute = recompute == 1 ? "full" : "none";
       double kept = 0;
-      if (offloads) {
+      if (offload) {
         options.trainer.precision = profile.precision;
         kept = bytes_of_window(profile) +
                kept_bytes(options, dataset, choice.batch, choice.recompute == "full");
       }
       for (const int optimizer : {0, 1}) {
-        if (optimizer == 1 && (!offloads || options.optimizer.name == "adamw_8bit")) continue;
-        options.optimizer.offload = optimizer == 1 ? somewhere.string() : "";
+        if (optimizer == 1 && (!offload || offload->optimizer.empty())) continue;
+        options.optimizer.offload = optimizer == 1 ? offload->optimizer : "";
         for (int64_t stage = 0; stage < kZeroStages; ++stage) {
           choice.strategy = strategies_by_memory().at(static_cast<size_t>(stage));
           if (!predictor.why_not(choice).empty()) continue;
-          const auto prediction = predictor.predict(choice);
-          const auto note = [&](int activations, const plan::DeviceBytes& bytes) {
+          for (const int activations : {0, 1}) {
+            if (activations == 1 && !offload) continue;
+            auto offloaded = choice;
+            if (activations == 1) offloaded.most_in_pass = kept;
+            const auto bytes = bytes_of(predictor.predict(offloaded));
             const auto row = bytes_[i][recompute][activations][optimizer][stage];
             row[0].fill_(bytes.step);
             row[1].fill_(bytes.most);
-          };
-          note(0, bytes_of(prediction));
-          if (offloads) note(1, without_activations(prediction, kept));
+          }
         }
       }
     }
   }
+}
+
+std::vector<double> bytes_of_profiles(const TrainOptions& options, const data::Dataset& dataset,
+                                      const std::vector<int64_t>& sizes, const comm::Group& group) {
+  const auto bytes = at::zeros({static_cast<int64_t>(sizes.size())}, at::kDouble);
+  group.barrier({.label = kLabel});
+  if (group.rank() == 0) {
+    where_possible([&] {
+      MemoryPredictor predictor(options, dataset);
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const MemoryChoice choice{.strategy = strategies_by_memory().front(),
+                                  .precision = options.trainer.precision,
+                                  .recompute = "none",
+                                  .ranks = group.size(),
+                                  .batch = sizes[i]};
+        if (!predictor.why_not(choice).empty()) continue;
+        const auto prediction = predictor.predict(choice);
+        // The optimizer is measured on copies of the parameters.
+        bytes[static_cast<int64_t>(i)].fill_(prediction.training_peak() +
+                                             prediction.step.parameters);
+      }
+    });
+  }
+  group.broadcast(bytes, 0, {.label = kLabel}).wait();
+  return {bytes.data_ptr<double>(), bytes.data_ptr<double>() + sizes.size()};
 }
 
 std::vector<plan::DeviceBytes> predict_stages(const TrainOptions& options,
@@ -110,17 +142,19 @@ std::vector<plan::DeviceBytes> predict_stages(const TrainOptions& options,
   const auto bytes = at::full({stages, 2}, kUnknown, at::kDouble);
   group.barrier({.label = kLabel});
   if (group.rank() == 0) {
-    MemoryPredictor predictor(options, dataset);
-    const auto choice = predictor.configured(group.size());
-    if (predictor.why_not(choice).empty()) {
-      const auto ranks = predictor.predict_ranks(choice);
-      TROIKA_CHECK(static_cast<int>(ranks.size()) == stages, "a stage on each pipeline rank");
-      for (int stage = 0; stage < stages; ++stage) {
-        const auto known = bytes_of(ranks[static_cast<size_t>(stage)]);
-        bytes[stage][0].fill_(known.step);
-        bytes[stage][1].fill_(known.most);
+    where_possible([&] {
+      MemoryPredictor predictor(options, dataset);
+      const auto choice = predictor.configured(group.size());
+      if (predictor.why_not(choice).empty()) {
+        const auto ranks = predictor.predict_ranks(choice);
+        TROIKA_CHECK(static_cast<int>(ranks.size()) == stages, "a stage on each pipeline rank");
+        for (int stage = 0; stage < stages; ++stage) {
+          const auto known = bytes_of(ranks[static_cast<size_t>(stage)]);
+          bytes[stage][0].fill_(known.step);
+          bytes[stage][1].fill_(known.most);
+        }
       }
-    }
+    });
   }
   group.broadcast(bytes, 0, {.label = kLabel}).wait();
   std::vector<plan::DeviceBytes> result;

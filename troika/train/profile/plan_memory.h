@@ -11,18 +11,19 @@
 #include "troika/data/dataset.h"
 #include "troika/plan/search/step_model.h"
 #include "troika/train/options/options.h"
+#include "troika/train/profile/offload_times.h"
 
 namespace troika::train {
 
 // The bytes of a rank under plans of one stage on all ranks.
 class OneStageMemory {
  public:
-  // `samples` are those of an optimizer step; with `offloads`, there are also plans with offload.
+  // `samples` are those of an optimizer step; with `offload`, there are also plans with offload.
   // Predicts on rank 0 alone, because ranks may be threads of one process. The result is the same
   // on all ranks. Collective; blocks.
   OneStageMemory(TrainOptions options, const data::Dataset& dataset,
-                 const std::vector<layout::Profile>& profiles, int64_t samples, bool offloads,
-                 const comm::Group& group);
+                 const std::vector<layout::Profile>& profiles, int64_t samples,
+                 const OffloadTargets* offload, const comm::Group& group);
 
   // Nothing for plans that are not predicted. The settings must have an index below the number of
   // profiles.
@@ -30,13 +31,19 @@ class OneStageMemory {
 
  private:
   void predict(TrainOptions& options, const data::Dataset& dataset,
-               const std::vector<layout::Profile>& profiles, int64_t samples, bool offloads,
-               int ranks);
+               const std::vector<layout::Profile>& profiles, int64_t samples,
+               const OffloadTargets* offload, int ranks);
 
   // float64 [profiles, recomputation, offload of activations, offload of the optimizer, ZeRO stage,
   // the members of DeviceBytes]
   at::Tensor bytes_;
 };
+
+// The bytes of a rank that measures profiles (measure_profile()) with micro-batches of these sizes;
+// 0 where they are not predicted. Predicts on rank 0 alone; the result is the same on all ranks.
+// Collective; blocks.
+std::vector<double> bytes_of_profiles(const TrainOptions& options, const data::Dataset& dataset,
+                                      const std::vector<int64_t>& sizes, const comm::Group& group);
 
 // The bytes of a rank of each stage of a pipeline that the plan in trainer.plan describes, one
 // stage on each pipeline rank; empty if it is not predicted. Predicts on rank 0 alone; the result
