@@ -109,7 +109,7 @@ TEST_F(FoundPlanRun, OffloadsOnlyIfTheModelDoesNotFit) {
   });
 }
 
-// A GPT saves tensors with gaps, which stay in memory, and its gradients come at the end.
+// The gradients of a GPT come when most of its activations have been freed.
 TEST_F(FoundPlanRun, PredictsTheMemoryOfOffloadedActivations) {
   compat::count_tensor_memory();
   options_.model = sizes_of("gpt");
