@@ -43,6 +43,7 @@ NumericPrecision parse_precision(const std::string& name);
 // Throws Error(usage), naming an alternative, if LibTorch has no matrix product or convolution of
 // this precision on the device, e.g. float16 on a CPU before LibTorch 2.
 void require_supported(const NumericPrecision& precision, c10::DeviceType device);
+// Returns false where require_supported() throws.
 bool is_supported(const NumericPrecision& precision, c10::DeviceType device);
 
 // Sets this thread's autocast to a precision during its lifetime: on for mixed precisions, off for

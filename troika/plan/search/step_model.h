@@ -32,7 +32,7 @@ struct StepSettings {
   int zero_stage = 0;      // as layout::GradientExchange::zero_stage
   StepFamily family = StepFamily::one_stage;
   int devices = 1;  // the plan uses the first devices of the cluster
-  // What is kept in files, or in the host's memory; only for one stage.
+  // Whether these are offloaded to files or to the host's memory. False for pipelines.
   bool offloads_optimizer = false;  // the states of the optimizer
   bool offloads_activations = false;
 
