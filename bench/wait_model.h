@@ -60,12 +60,13 @@ inline at::Tensor wait_with(const BlockWaits& waits, const at::Tensor& input,
   return output;
 }
 
-// Returns a model with a block for each entry.
-inline std::shared_ptr<nn::Model> make_wait_model(const std::vector<BlockWaits>& blocks) {
+// Returns a model with a block for each entry, each with one parameter of this many elements.
+inline std::shared_ptr<nn::Model> make_wait_model(const std::vector<BlockWaits>& blocks,
+                                                  int64_t elements = 1) {
   auto model = std::make_shared<nn::Model>();
   for (size_t i = 0; i < blocks.size(); ++i) {
     auto module = std::make_shared<torch::nn::Module>();
-    const auto weight = module->register_parameter("weight", at::zeros({1}));
+    const auto weight = module->register_parameter("weight", at::zeros({elements}));
     const auto name = "wait." + std::to_string(i);
     model->place(name, module);
     model->add_block({name, {name}, {}, [weight, waits = blocks[i]](const at::Tensor& x) {
