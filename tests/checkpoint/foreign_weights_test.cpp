@@ -12,10 +12,15 @@ namespace {
 
 class ForeignWeights : public testing::Test {
  protected:
-  static std::shared_ptr<nn::Model> make_gpt(uint64_t seed) {
+  static std::shared_ptr<nn::Model> make_gpt(uint64_t seed, bool is_tied = true) {
     torch::manual_seed(seed);
-    return nn::make_model(
-        {.name = "gpt", .vocab_size = 5, .context = 4, .layers = 2, .heads = 2, .width = 8});
+    return nn::make_model({.name = "gpt",
+                           .vocab_size = 5,
+                           .context = 4,
+                           .layers = 2,
+                           .heads = 2,
+                           .width = 8,
+                           .tie_word_embeddings = is_tied});
   }
 
   // Another model gets the numbers of `expected` from `foreign`.
@@ -75,7 +80,21 @@ TEST_F(ForeignWeights, RefusesAnOutputThatIsNotTied) {
   EXPECT_ERROR(
       adapt_foreign(foreign, state_, "file"), ErrorKind::usage,
       "[checkpoint] the output of file is not its token embedding; got `lm_head.weight` of "
-      "other numbers than `transformer.wte.weight`, expected a GPT-2 with tied weights");
+      "other numbers than `transformer.wte.weight`, expected a GPT-2 with tied weights "
+      "(model.tie_word_embeddings=false)");
+}
+
+TEST_F(ForeignWeights, AnOutputLayerOfItsOwnBeginsAsTheFilesOrAsTheEmbedding) {
+  const auto own = model_state(*make_gpt(2, /*is_tied=*/false));
+  const auto output_of = [&](const NamedTensors& foreign) {
+    load_into(own, adapt_foreign(foreign, own, "file"), "file");
+    return own.back().second;
+  };
+  ASSERT_EQ(own.back().first, "lm_head.weight");
+  EXPECT_TRUE(output_of(state_).equal(state_[0].second));
+  auto foreign = state_;
+  foreign.emplace_back("lm_head.weight", state_[0].second + 1);
+  EXPECT_TRUE(output_of(foreign).equal(state_[0].second + 1));
 }
 
 TEST_F(ForeignWeights, OtherNamesAreSaid) {

@@ -53,7 +53,8 @@ void check_tied(const ByName& tensors, std::string_view origin) {
   throw Error("checkpoint", ErrorKind::usage,
               {.what = fmt::format("the output of {} is not its token embedding", origin),
                .got = fmt::format("`{}` of other numbers than `{}`", kOutput, kEmbedding),
-               .expected = "a GPT-2 with tied weights"});
+               .expected = "a GPT-2 with tied weights",
+               .hint = "model.tie_word_embeddings=false"});
 }
 
 bool is_conv1d(std::string_view name) {
@@ -100,7 +101,11 @@ NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& mode
   if (own.contains(kEmbedding)) {
     add_transformer(result, own);
     const ByName found(result.begin(), result.end());
-    check_tied(found, origin);
+    if (!own.contains(kOutput)) {
+      check_tied(found, origin);
+    } else if (!found.contains(kOutput) && found.contains(kEmbedding)) {
+      result.emplace_back(kOutput, found.at(kEmbedding));
+    }
     const bool transpose = is_transposed(found, own);
     for (auto& [name, tensor] : result) {
       if (transpose && is_conv1d(name) && tensor.dim() == 2) tensor = tensor.t();

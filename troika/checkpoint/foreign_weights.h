@@ -16,13 +16,14 @@ namespace troika::checkpoint {
 //   - names with or without `transformer.` (Hugging Face's GPT2LMHeadModel and GPT2Model), and
 //     names that begin with `module.` (PyTorch's DistributedDataParallel);
 //   - GPT-2's masks `attn.bias` and `attn.masked_bias`, which are dropped, and `lm_head.weight`,
-//     which must equal the token embedding bit for bit;
+//     which must equal the token embedding bit for bit unless the model has an output layer of its
+//     own; this layer begins as the embedding where the file has none;
 //   - layers of GPT-2 stored as [out, in] (nanoGPT), which are transposed;
 //   - torchvision's Inception, whose auxiliary classifier is dropped;
 //   - batch norms without `num_batches_tracked` (before PyTorch 0.4.1), which keep the model's.
 // Other names stay unchanged; load_into() reports names that do not match. Throws Error(usage) if
-// the output layer is not tied to the embedding. `origin` names the source of the tensors in
-// messages.
+// the output layer is not tied to the embedding, but the model's is. `origin` names the source of
+// the tensors in messages.
 NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& model,
                            std::string_view origin);
 

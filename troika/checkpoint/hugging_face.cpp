@@ -42,7 +42,7 @@ nlohmann::ordered_json config_of(const nn::ModelOptions& model, const char* dtyp
           {"attn_pdrop", model.dropout},
           {"initializer_range", 0.02},
           {"scale_attn_weights", true},
-          {"tie_word_embeddings", true},
+          {"tie_word_embeddings", model.tie_word_embeddings},
           {"bos_token_id", nullptr},
           {"eos_token_id", nullptr},
           {"torch_dtype", dtype}};

@@ -149,6 +149,19 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
   }
 
   auto ln_f = model->place("transformer.ln_f", make_layer_norm(options.width));
+  if (!options.tie_word_embeddings) {
+    auto lm_head = model->place(
+        "lm_head",
+        torch::nn::Linear(torch::nn::LinearOptions(options.width, options.vocab_size).bias(false)));
+    torch::nn::init::normal_(lm_head->weight, 0.0, kInitDeviation);
+    model->add_block({"head",
+                      {"transformer.ln_f", "lm_head"},
+                      {},
+                      [=](const at::Tensor& input, const OutputLayer& output) {
+                        return output(layer_norm(*ln_f, input), lm_head->weight);
+                      }});
+    return model;
+  }
   // The output layer uses wte's weight and does not register it again: an optimizer over
   // parameters() would update a tensor that is registered twice two times per step.
   model->add_block({"head",

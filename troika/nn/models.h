@@ -58,9 +58,9 @@ std::shared_ptr<Model> make_unet(const ModelOptions& options);
 // takes `captions` too.
 std::shared_ptr<Model> make_s2vt(const ModelOptions& options);
 
-// GPT-2 (Radford et al. 2019) as Hugging Face's GPT2LMHeadModel: pre-norm, gelu_new, output matrix
-// tied to the token embedding. Blocks: embed, transformer.h.0, ..., head; head borrows
-// transformer.wte.weight.
+// GPT-2 (Radford et al. 2019) as Hugging Face's GPT2LMHeadModel: pre-norm, gelu_new. Blocks:
+// embed, transformer.h.0, ..., head. With an output matrix tied to the token embedding, head
+// borrows transformer.wte.weight.
 std::shared_ptr<Model> make_gpt(const ModelOptions& options);
 
 }  // namespace troika::nn

@@ -41,6 +41,8 @@ void add_sizes(config::Table& table, ModelOptions& options) {
   table.add("model.heads", &options.heads, "gpt: number of attention heads", at_least(int64_t{1}));
   table.add("model.width", &options.width, "gpt and s2vt: width of the embeddings",
             at_least(int64_t{1}));
+  table.add("model.tie_word_embeddings", &options.tie_word_embeddings,
+            "gpt: the output matrix is that of the token embedding");
   table.add("model.attn_implementation", &options.attn_implementation,
             "gpt: implementation of attention; eager: matrix products; sdpa: LibTorch's fused "
             "kernel, from LibTorch 2.0 on; auto: the faster one; docs/trainer.md",

@@ -50,6 +50,8 @@ struct ModelOptions {
   int64_t layers = 6;
   int64_t heads = 6;
   int64_t width = 384;
+  // Whether the output matrix is that of the token embedding. Otherwise it is `lm_head.weight`.
+  bool tie_word_embeddings = true;
   // One of attention_names() (attention.h). Affects speed only; weights and results stay.
   std::string attn_implementation = "auto";
 };
