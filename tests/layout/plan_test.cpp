@@ -19,6 +19,7 @@ Plan unusual_plan() {
           .chunks = 2,
           .actions = "0F0 0B0\n1F0 1B0\n",
           .micro_batches = 3,
+          .in_flight = 2,
           .sums_micro_batches = true,
           .exchange = {.method = ExchangeMethod::zero,
                        .bucket_bytes = 12345,
@@ -42,8 +43,7 @@ Plan unusual_plan() {
                           .int8_block = 4},
           .precision = "bf16-mixed",
           .recompute = "budget:6GiB",
-          .offload_activations = "/a \"folder\"",
-          .offload_optimizer = "b"};
+          .offload = {.activations = "/a \"folder\"", .optimizer = "b"}};
 }
 
 TEST(Plan, TextRoundTrips) {

@@ -98,7 +98,10 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
     }
   }
   for (const auto& text : arguments.slow) run.disturbances.slow_ranks.push_back(parse_slow(text));
-  run.steps = arguments.steps;
+  constexpr int kBetweenDrains = 100;
+  run.steps = arguments.steps > 0          ? arguments.steps
+              : run.plan.is_asynchronous() ? kBetweenDrains
+                                           : 1;
   asked.work.optimizer_bytes_per_second = arguments.optimizer_rate;
   asked.work.pass_overhead = arguments.pass_overhead;
   return asked;
@@ -128,7 +131,8 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
       "--profile", arguments.profile,
       "file with times and bytes of the model's blocks: simulates a plan on a cluster");
   add("--cluster", arguments.cluster, "file with hosts, devices and links; docs/plan.md");
-  add("--steps", arguments.steps, "steps to simulate; default: 1")->check(CLI::Range(1, 100'000));
+  add("--steps", arguments.steps, "steps to simulate; default: 1, without flushes 100")
+      ->check(CLI::Range(1, 100'000));
   std::vector<std::string> names;
   for (const auto& [name, algorithm] : kAlgorithms) names.push_back(name);
   add("--all-reduce", arguments.all_reduce, "algorithm of all-reduces; default: auto")

@@ -21,7 +21,7 @@ struct ClusterArguments {
   std::string cluster;
   std::string all_reduce = "auto";
   std::string sweep;
-  int steps = 1;
+  int steps = 0;  // 0: the default
   double optimizer_rate = 0;
   double pass_overhead = 0;
   plan::Disturbances disturbances;

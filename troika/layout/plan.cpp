@@ -107,6 +107,7 @@ void add_compression(config::Table& table, Compression& compression) {
 std::vector<std::string> plan_schedule_names() {
   std::vector<std::string> names{kOneStageSchedule};
   for (auto& name : schedule_names()) names.push_back(std::move(name));
+  for (auto& name : asynchronous_schedule_names()) names.push_back(std::move(name));
   names.emplace_back(kAutomaticSchedule);
   names.emplace_back(kCustomSchedule);
   return names;
@@ -135,6 +136,9 @@ config::Table make_table(Written& written) {
             "custom: one line for each rank, with all its actions or only its passes");
   table.add("schedule.micro_batches", &plan.micro_batches,
             "micro-batches of each replica in an optimizer step", config::count_from(1));
+  table.add("schedule.in_flight", &plan.in_flight,
+            "without flushes: micro-batches in flight on a stage for each stage that follows",
+            config::count_from(1));
   table.add("schedule.sums_micro_batches", &plan.sums_micro_batches,
             "sum the gradients of micro-batches instead of averaging them");
   add_exchange(table, written);
@@ -143,9 +147,9 @@ config::Table make_table(Written& written) {
   table.add(
       "memory.recompute", &plan.recompute,
       "blocks whose activations are computed again in the backward pass; see trainer.recompute");
-  table.add("memory.offload_activations", &plan.offload_activations,
+  table.add("memory.offload_activations", &plan.offload.activations,
             "folder for activations, or host; empty: no offload");
-  table.add("memory.offload_optimizer", &plan.offload_optimizer,
+  table.add("memory.offload_optimizer", &plan.offload.optimizer,
             "folder for the states of the optimizer; empty: no offload");
   return table;
 }
@@ -186,21 +190,20 @@ std::string memory_text(const Plan& plan) {
   std::string text = fmt::format("precision {}", plan.precision);
   text += plan.recompute == "none" ? ", all activations kept"
                                    : fmt::format(", recomputation {}", plan.recompute);
-  if (!plan.offload_activations.empty()) {
-    text += fmt::format(", activations offloaded to {}", plan.offload_activations);
+  if (!plan.offload.activations.empty()) {
+    text += fmt::format(", activations offloaded to {}", plan.offload.activations);
   }
-  if (!plan.offload_optimizer.empty()) {
-    text += fmt::format(", optimizer states offloaded to {}", plan.offload_optimizer);
+  if (!plan.offload.optimizer.empty()) {
+    text += fmt::format(", optimizer states offloaded to {}", plan.offload.optimizer);
   }
   return text;
 }
 
 // Throws Error(usage) if the schedule does not support the shape.
 PipelineShape shape_of(const Plan& plan) {
-  return require_domain(schedule_row(plan.schedule),
-                        {.ranks = plan.mesh.size(Axis::pipeline),
-                         .micro_batches = static_cast<int>(plan.micro_batches),
-                         .chunks = static_cast<int>(plan.chunks)});
+  return require_domain(row_of(plan), {.ranks = plan.mesh.size(Axis::pipeline),
+                                       .micro_batches = static_cast<int>(plan.micro_batches),
+                                       .chunks = static_cast<int>(plan.chunks)});
 }
 
 Schedule custom_schedule(const Plan& plan) {
@@ -215,6 +218,36 @@ Schedule custom_schedule(const Plan& plan) {
            fmt::format("the plan's: {} and {}", ranks, plan.micro_batches));
   }
   return schedule;
+}
+
+void require_asynchronous(const Plan& plan) {
+  const auto what = "schedule.name " + plan.schedule;
+  if (plan.exchange.method != ExchangeMethod::all_reduce) {
+    refuse(what, fmt::format("exchange.method {}", method_name(plan.exchange.method)),
+           "all_reduce");
+  }
+  if (plan.mesh.has_uneven_stages()) {
+    refuse(what, "mesh.axes " + plan.mesh.text(), "as many replicas of each stage");
+  }
+  const int64_t stages = plan.mesh.size(Axis::pipeline), least = stages * plan.in_flight;
+  if (plan.weights() == StageWeights::double_buffered && plan.micro_batches < least) {
+    refuse(what, fmt::format("schedule.micro_batches {}", plan.micro_batches),
+           fmt::format("at least {}, those in flight", least));
+  }
+}
+
+std::string weights_text(const Plan& plan) {
+  switch (plan.weights()) {
+    case StageWeights::synchronous:
+      return "";
+    case StageWeights::stashed:
+      return "no flushes; a micro-batch uses each stage's newest weights, forward and backward";
+    case StageWeights::vertical_sync:
+      return "no flushes; a micro-batch uses weights of the same step on all stages";
+    case StageWeights::double_buffered:
+      return "no flushes; a step's gradients are those of the weights before the latest step";
+  }
+  TROIKA_CHECK(false, "weights of a known kind");
 }
 
 }  // namespace
@@ -277,10 +310,25 @@ void Plan::verify() const {
   if (schedule == kCustomSchedule) custom_schedule(*this);
   const bool is_named = schedule != kCustomSchedule && schedule != kOneStageSchedule;
   if (is_named && schedule != kAutomaticSchedule) shape_of(*this);
+  if (is_asynchronous()) require_asynchronous(*this);
+  if (!is_asynchronous() && in_flight != 1) {
+    refuse("schedule.in_flight of schedule.name " + schedule, std::to_string(in_flight), "1");
+  }
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");
   }
+}
+
+AsynchronousPipeline Plan::asynchronous() const {
+  return {.weights = weights(),
+          .micro_batches = micro_batches,
+          .stages = mesh.size(Axis::pipeline),
+          .in_flight = in_flight};
+}
+
+const ScheduleRow& row_of(const Plan& plan) {
+  return schedule_row(plan.is_asynchronous() ? kAsynchronousOrder : plan.schedule);
 }
 
 Schedule schedule_of(const Plan& plan) {
@@ -291,7 +339,7 @@ Schedule schedule_of(const Plan& plan) {
   if (plan.schedule == kAutomaticSchedule) {
     refuse("schedule auto without measured times", "a plan", "a run, which measures them");
   }
-  return complete(schedule_row(plan.schedule).order(shape_of(plan)), {}, gathers);
+  return complete(row_of(plan).order(shape_of(plan)), {}, gathers);
 }
 
 std::string explain(const Plan& plan) {
@@ -318,10 +366,11 @@ std::string explain(const Plan& plan) {
                               plan.micro_batches == 1   ? ""
                               : plan.sums_micro_batches ? ", summed"
                                                         : ", averaged"));
+  if (plan.is_asynchronous()) lines.push_back("           " + weights_text(plan));
   // Longer schedules are not shown, since they explain nothing more.
   constexpr int64_t kShownPasses = 8;
   const int64_t passes = plan.mesh.size(Axis::pipeline) * plan.micro_batches;
-  if (passes <= kShownPasses && plan.schedule != kAutomaticSchedule) {
+  if (passes <= kShownPasses && plan.schedule != kAutomaticSchedule && !plan.is_asynchronous()) {
     const auto text = schedule_of(plan).text();
     const char* title = "actions    ";
     for (const auto& actions : split(trim(text), '\n')) {

@@ -8,8 +8,11 @@
 
 #include "troika/layout/mesh.h"
 #include "troika/layout/schedules/schedule.h"
+#include "troika/layout/schedules/stage_weights.h"
 
 namespace troika::layout {
+
+struct ScheduleRow;
 
 // Compression of gradients: ddp.hook and its options (docs/data-parallelism.md).
 struct Compression {
@@ -59,6 +62,14 @@ struct GradientExchange {
   bool operator==(const GradientExchange&) const = default;
 };
 
+// Where tensors go that a run keeps off its devices; empty: nowhere.
+struct Offload {
+  std::string activations = {};  // a folder, or host
+  std::string optimizer = {};    // a folder for the states of the optimizer
+
+  bool operator==(const Offload&) const = default;
+};
+
 // Names of schedules that are not in schedule_table(): each rank has the whole model (one_stage()),
 // or the plan itself contains the schedule's actions.
 inline constexpr const char* kOneStageSchedule = "one_stage";
@@ -77,20 +88,20 @@ struct Plan {
   // model of other blocks is refused. Empty: one stage, or stages of about equal size, of any
   // model.
   std::string cut = {};
-  // The schedule of forward and backward passes: one of schedule_table(), kOneStageSchedule or
-  // kCustomSchedule; see schedule_of().
+  // The schedule of forward and backward passes: one of schedule_table() or of
+  // asynchronous_schedule_names(), kOneStageSchedule or kCustomSchedule; see schedule_of().
   std::string schedule = kOneStageSchedule;
   int64_t chunks = 0;         // stages per rank; 0: the schedule's default
   std::string actions = {};   // for kCustomSchedule: the text of a Schedule, or of its passes
   int64_t micro_batches = 1;  // per optimizer step and replica
+  int64_t in_flight = 1;      // of schedules without flushes; see AsynchronousPipeline
   // Whether a step's gradient is the sum over its micro-batches; otherwise it is the mean.
   bool sums_micro_batches = false;
   GradientExchange exchange = {};
   Compression compression = {};
   std::string precision = "32";    // trainer.precision
   std::string recompute = "none";  // trainer.recompute
-  std::string offload_activations = {};
-  std::string offload_optimizer = {};
+  Offload offload = {};
 
   // Reads the text form, TOML with a section for each part; missing keys have the defaults above.
   // `name` is the file's name, for errors; `world` is the number of ranks, for an axis of size -1,
@@ -100,12 +111,16 @@ struct Plan {
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) if ZeRO's stage or group, or threads, are combined with a method or a mesh
-  // that does not support them.
+  // Throws Error(usage) if ZeRO's stage or group, threads, or a schedule without flushes are
+  // combined with a method, a mesh or micro-batches that do not support them.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.
   bool keeps_replicas_equal() const { return exchange.method != ExchangeMethod::local_steps; }
+  StageWeights weights() const { return weights_of_schedule(schedule); }
+  // Whether stages step by themselves, without a flush before each step.
+  bool is_asynchronous() const { return weights() != StageWeights::synchronous; }
+  AsynchronousPipeline asynchronous() const;
   // Whether every rank has all parameters and all states of the optimizer.
   bool holds_all_states() const {
     return exchange.method == ExchangeMethod::all_reduce && mesh.size(Axis::pipeline) == 1;
@@ -117,10 +132,16 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+// Returns the row of schedule_table() in whose order a plan's stages run their passes; for
+// schedules without flushes, that of kAsynchronousOrder. Throws Error(usage) for other names that
+// are not in the table.
+const ScheduleRow& row_of(const Plan& plan);
+
 // Returns the actions of each rank of the pipeline axis, by the schedule's name; with ZeRO stage 3,
-// including a gather before the first pass of each stage. Throws Error(usage) for a schedule that
-// does not support these numbers of ranks and micro-batches, and for custom actions that
-// Schedule::verify() refuses.
+// including a gather before the first pass of each stage. That of an asynchronous plan has the
+// micro-batches of one step, as if a drain came before and after it. Throws Error(usage) for a
+// schedule that does not support these numbers of ranks and micro-batches, and for custom actions
+// that Schedule::verify() refuses.
 Schedule schedule_of(const Plan& plan);
 
 // Describes a plan, one line per part. Throws the errors of verify().

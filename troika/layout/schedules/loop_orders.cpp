@@ -24,10 +24,14 @@ Schedule gpipe_order(const PipelineShape& shape) {
 }
 
 Schedule one_forward_one_backward_order(const PipelineShape& shape) {
+  return one_forward_one_backward_order(shape, 1);
+}
+
+Schedule one_forward_one_backward_order(const PipelineShape& shape, int each) {
   Schedule order;
   for (int r = 0; r < shape.ranks; ++r) {
     auto& actions = order.ranks.emplace_back();
-    const int ahead = std::min(shape.micro_batches, shape.ranks - 1 - r);
+    const int ahead = std::min(shape.micro_batches, each * (shape.ranks - 1 - r));
     for (int m = 0; m < ahead; ++m) actions.push_back({ActionKind::forward, r, m});
     for (int m = ahead; m < shape.micro_batches; ++m) {
       actions.push_back({ActionKind::forward, r, m});

@@ -16,8 +16,11 @@ RunAccount::RunAccount(const SimulatedRun& run, const RankPrograms& programs)
   passes_.assign(static_cast<size_t>(run.steps), std::vector<StepPasses>(ranks));
   memory_.resize(ranks);
   for (int stage = 0; stage < programs.stages(); ++stage) {
+    const auto order = layout::asynchronous_stage(run.plan.asynchronous(), stage);
+    const auto& work = run.stage(stage);
+    const double older = static_cast<double>(order.most_versions() - 1) * work.parameter_bytes;
     for (const int rank : programs.replicas(programs.place_of_stage(stage))) {
-      bytes(rank) += run_.stage(stage).resident_bytes;
+      bytes(rank) += work.resident_bytes + older;
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <queue>
 #include <utility>
 
+#include "troika/layout/schedules/segment.h"
 #include "troika/plan/simulation/disturbed_times.h"
 #include "troika/plan/simulation/rank_state.h"
 #include "troika/plan/simulation/run_account.h"
@@ -18,12 +19,19 @@ using layout::ExchangeMethod;
 
 namespace {
 
+// The actions of a step, or without flushes of all steps.
+layout::Schedule schedule_of(const SimulatedRun& run) {
+  const auto& plan = run.plan;
+  if (!plan.is_asynchronous()) return layout::schedule_of(plan);
+  return layout::asynchronous_segment(plan.asynchronous(), run.steps);
+}
+
 class Simulator {
  public:
   explicit Simulator(const SimulatedRun& run)
       : run_(run),
         links_(run.cluster),
-        programs_(layout::schedule_of(run.plan), run.plan.mesh),
+        programs_(schedule_of(run), run.plan.mesh),
         recipes_(make_recipes(run, programs_, links_)),
         flows_(links_.bandwidths()),
         times_(run),
@@ -104,6 +112,7 @@ class Simulator {
     while (own.activity == Activity::ready && own.step < run_.steps) {
       if (own.next == programs_.of(rank).size()) {
         end_step(rank);
+        own.next = 0;
         continue;
       }
       const auto& action = item(rank).action;
@@ -132,6 +141,7 @@ class Simulator {
         if (own.has_updated) {
           own.has_updated = false;
           ++own.next;
+          if (run_.plan.is_asynchronous()) end_step(rank);
         } else {
           begin_update(rank);
         }
@@ -242,7 +252,6 @@ class Simulator {
     auto& own = state(rank);
     account_.end_step(own.step, now_);
     ++own.step;
-    own.next = 0;
   }
 
   void send(int rank, const Action& action) {

@@ -58,6 +58,9 @@ struct RunSimulation {
 //   gathers the parameters after the step (stages 1 and 2) or in each pass (stage 3).
 // - With local_steps, parameters are averaged after the step, in the steps that the plan says.
 //
+// A plan without flushes fills its pipeline, makes all steps, and drains; a step of the result ends
+// when the last stage to make it has.
+//
 // Without links (latency 0, bandwidth unknown), replicas, and disturbances, passes begin and end
 // when layout::replay() says. Deterministic. Throws the errors of SimulatedRun::verify() and
 // RankPrograms.

@@ -62,7 +62,7 @@ struct SimulatedRun {
   double reduce_per_byte = 0;     // seconds per byte that a rank reduces in a collective
   double input_part_frees = 0.5;  // as MemoryModel
   Disturbances disturbances = {};
-  int steps = 1;
+  int steps = 1;  // without flushes: those between two drains
   bool records_trace = false;
 
   // Returns the work of a stage of the plan's schedule.

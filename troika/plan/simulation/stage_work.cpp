@@ -42,7 +42,7 @@ void require_told(const Profile& profile, const layout::Plan& plan) {
   if (plan.compression.codec != "none") {
     refuse("compression.codec of a simulation", plan.compression.codec, "none");
   }
-  for (const auto& folder : {plan.offload_activations, plan.offload_optimizer}) {
+  for (const auto& folder : {plan.offload.activations, plan.offload.optimizer}) {
     if (!folder.empty()) refuse("offload of a simulation", folder, "none");
   }
   const bool differs = plan.recompute.find('|') != std::string::npos;  // between stages

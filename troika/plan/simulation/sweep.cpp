@@ -55,7 +55,7 @@ bool is_in_domain(const Plan& plan) {
   if (plan.schedule == layout::kOneStageSchedule || plan.schedule == layout::kCustomSchedule) {
     return true;
   }
-  const auto& row = layout::schedule_row(plan.schedule);
+  const auto& row = layout::row_of(plan);
   const layout::PipelineShape shape{
       .ranks = plan.mesh.size(Axis::pipeline),
       .micro_batches = static_cast<int>(plan.micro_batches),

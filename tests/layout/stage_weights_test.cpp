@@ -1,0 +1,139 @@
+#include "troika/layout/schedules/stage_weights.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/support/errors.h"
+#include "troika/layout/plan.h"
+
+namespace troika::layout {
+namespace {
+
+constexpr StageWeights kAsynchronous[] = {StageWeights::stashed, StageWeights::vertical_sync,
+                                          StageWeights::double_buffered};
+
+std::vector<int64_t> versions(const AsynchronousStage& stage, int64_t count) {
+  std::vector<int64_t> result;
+  for (int64_t i = 0; i < count; ++i) result.push_back(stage.version(i));
+  return result;
+}
+
+TEST(StageWeights, AreThoseOfThePapers) {
+  using testing::ElementsAre;
+  const auto of = [](StageWeights weights, int64_t m, int stage) {
+    return versions(asynchronous_stage({weights, m, 3}, stage), 8);
+  };
+  // w(t+1) = w(t) - v grad f(w1(t-n+1), ..., wn(t)).
+  EXPECT_THAT(of(StageWeights::stashed, 1, 0), ElementsAre(0, 0, 0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(of(StageWeights::stashed, 1, 1), ElementsAre(0, 0, 1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(of(StageWeights::stashed, 1, 2), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(of(StageWeights::vertical_sync, 1, 2), ElementsAre(0, 0, 0, 1, 2, 3, 4, 5));
+  // w(t+1) = w(t) - v grad f(w(t-1)).
+  EXPECT_THAT(of(StageWeights::double_buffered, 2, 1), ElementsAre(0, 0, 0, 0, 1, 1, 2, 2));
+  EXPECT_THAT(of(StageWeights::stashed, 2, 0), ElementsAre(0, 0, 0, 0, 1, 1, 2, 2));
+}
+
+// Follows the order of passes, and counts the versions that later passes use, and the newest.
+TEST(StageWeights, KeepNoMoreVersionsThanTheBound) {
+  for (const auto weights : kAsynchronous) {
+    for (const auto [ranks, each] : {std::pair(2, 1), {3, 1}, {6, 1}, {2, 2}, {4, 3}}) {
+      const int in_flight = each * ranks;
+      for (int64_t m = weights == StageWeights::double_buffered ? in_flight : 1; m <= 12; ++m) {
+        for (int s = 0; s < ranks; ++s) {
+          const auto stage = asynchronous_stage({weights, m, ranks, each}, s);
+          size_t most = 1;
+          const int64_t count = 5 * m + 3 * in_flight;
+          for (int64_t done = m; done < count; done += m) {
+            const int64_t newest = done / m;
+            std::set<int64_t> kept{newest};
+            // Later micro-batches use newer versions.
+            for (int64_t i = done; i < done + 2 * in_flight + 2 * m; ++i) {
+              EXPECT_LE(stage.version(i), (i - std::min(i, stage.warm_up)) / m)
+                  << "made by the time";
+              if (stage.version(i) <= newest) kept.insert(stage.version(i));
+            }
+            EXPECT_EQ(static_cast<int64_t>(kept.size()), newest - *kept.begin() + 1);
+            most = std::max(most, kept.size());
+          }
+          EXPECT_EQ(static_cast<int64_t>(most), stage.most_versions())
+              << asynchronous_schedule_name(weights) << ", " << ranks << " ranks, " << each << ", "
+              << m << ", stage " << s;
+        }
+      }
+    }
+  }
+}
+
+TEST(StageWeights, OfASingleStageAreItsNewest) {
+  for (const auto weights : kAsynchronous) {
+    EXPECT_THAT(versions(asynchronous_stage({weights, 2, 1}, 0), 5),
+                testing::ElementsAre(0, 0, 1, 1, 2));
+  }
+}
+
+TEST(StageWeights, MostAheadIsAWholeNumberOfSteps) {
+  const auto most_ahead = [](int64_t micro_batches, int stages, int64_t in_flight = 1) {
+    return AsynchronousPipeline{
+        .micro_batches = micro_batches, .stages = stages, .in_flight = in_flight}
+        .most_ahead();
+  };
+  EXPECT_EQ(most_ahead(1, 1), 0);
+  EXPECT_EQ(most_ahead(1, 4), 3);
+  EXPECT_EQ(most_ahead(2, 4), 4);
+  EXPECT_EQ(most_ahead(8, 4), 8);
+  EXPECT_EQ(most_ahead(4, 4, 2), 8);
+}
+
+TEST(StageWeights, AreThoseOfSchedules) {
+  for (const auto weights : kAsynchronous) {
+    EXPECT_EQ(weights_of_schedule(asynchronous_schedule_name(weights)), weights);
+  }
+  EXPECT_EQ(asynchronous_schedule_names().size(), std::size(kAsynchronous));
+  EXPECT_EQ(weights_of_schedule("1f1b"), StageWeights::synchronous);
+}
+
+TEST(StageWeights, PlansRefuseWhatTheyCannotBeCombinedWith) {
+  const auto refused = [](const Plan& plan, const std::string& text) {
+    EXPECT_ERROR(plan.verify(), ErrorKind::usage, text);
+  };
+  const Plan plan{
+      .mesh = Mesh::parse("pipeline=4 data=2"), .schedule = "pipedream-2bw", .micro_batches = 4};
+  auto other = plan;
+  other.micro_batches = 3;
+  refused(other,
+          "[layout] schedule.name pipedream-2bw; got schedule.micro_batches 3, expected at "
+          "least 4, those in flight");
+  other = plan;
+  other.in_flight = 2;
+  refused(
+      other,
+      "[layout] schedule.name pipedream-2bw; got schedule.micro_batches 4, expected at least 8, "
+      "those in flight");
+  other = plan;
+  other.schedule = "1f1b";
+  other.in_flight = 2;
+  refused(other, "[layout] schedule.in_flight of schedule.name 1f1b; got 2, expected 1");
+  other = plan;
+  other.exchange = {.method = ExchangeMethod::zero, .zero_stage = 1};
+  refused(other,
+          "[layout] schedule.name pipedream-2bw; got exchange.method zero, expected all_reduce");
+  other = plan;
+  other.mesh = Mesh::parse("pipeline=2 data=2-1");
+  refused(other,
+          "[layout] schedule.name pipedream-2bw; got mesh.axes pipeline=2 data=2-1, expected "
+          "as many replicas of each stage");
+}
+
+TEST(StageWeights, AreExplained) {
+  const Plan plan{.mesh = Mesh::parse("pipeline=2"), .schedule = "pipedream"};
+  EXPECT_THAT(
+      explain(plan),
+      testing::HasSubstr("schedule   pipedream, 1 micro-batch a step\n           no flushes; a "
+                         "micro-batch uses each stage's newest weights, forward and "
+                         "backward\nexchange"));
+}
+
+}  // namespace
+}  // namespace troika::layout

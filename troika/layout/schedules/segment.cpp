@@ -1,0 +1,30 @@
+#include "troika/layout/schedules/segment.h"
+
+#include <utility>
+
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/orders.h"
+
+namespace troika::layout {
+
+Schedule asynchronous_segment(const AsynchronousPipeline& pipeline, int steps) {
+  const auto micro_batches = static_cast<int>(pipeline.micro_batches);
+  auto segment = complete(one_forward_one_backward_order(
+      {.ranks = pipeline.stages, .micro_batches = micro_batches * steps, .chunks = 1},
+      static_cast<int>(pipeline.in_flight)));
+  for (auto& actions : segment.ranks) {
+    std::vector<Action> own;
+    for (const auto& action : std::exchange(actions, {})) {
+      if (action.kind == ActionKind::reduce || action.kind == ActionKind::step) continue;
+      own.push_back(action);
+      const auto last = action.stage == 0 ? ActionKind::backward : ActionKind::send_gradient;
+      if (action.kind != last || (action.micro_batch + 1) % micro_batches != 0) continue;
+      own.push_back({ActionKind::reduce, action.stage});
+      own.push_back({ActionKind::step, action.stage});
+    }
+    actions = std::move(own);
+  }
+  return segment;
+}
+
+}  // namespace troika::layout

@@ -1,0 +1,14 @@
+// The passes of a pipeline without flushes between two drains.
+#pragma once
+
+#include "troika/layout/schedules/schedule.h"
+#include "troika/layout/schedules/stage_weights.h"
+
+namespace troika::layout {
+
+// Returns the actions of `steps` steps, with the messages between stages. Each stage reduces and
+// steps as soon as the gradient of a step's last micro-batch is sent
+// (layout/schedules/stage_weights.h). Schedule::verify() refuses it, because passes follow steps.
+Schedule asynchronous_segment(const AsynchronousPipeline& pipeline, int steps);
+
+}  // namespace troika::layout

@@ -1,0 +1,85 @@
+#include "troika/layout/schedules/stage_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "troika/base/error.h"
+
+namespace troika::layout {
+
+namespace {
+
+constexpr std::array<std::pair<std::string_view, StageWeights>, 3> kSchedules{
+    {{"pipedream", StageWeights::stashed},
+     {"pipedream-vertical-sync", StageWeights::vertical_sync},
+     {"pipedream-2bw", StageWeights::double_buffered}}};
+
+int64_t steps(int64_t numerator, int64_t micro_batches) {
+  return std::max<int64_t>(0, numerator) / micro_batches;
+}
+
+}  // namespace
+
+std::vector<std::string> asynchronous_schedule_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, weights] : kSchedules) names.emplace_back(name);
+  return names;
+}
+
+std::string_view asynchronous_schedule_name(StageWeights wanted) {
+  for (const auto& [name, weights] : kSchedules) {
+    if (weights == wanted) return name;
+  }
+  TROIKA_CHECK(false, "weights of a schedule without flushes");
+}
+
+StageWeights weights_of_schedule(std::string_view wanted) {
+  for (const auto& [name, weights] : kSchedules) {
+    if (name == wanted) return weights;
+  }
+  return StageWeights::synchronous;
+}
+
+// Before a forward pass, a stage has run the backward passes of all but `warm_up` micro-batches
+// before it.
+int64_t AsynchronousStage::version(int64_t micro_batch) const {
+  switch (weights) {
+    case StageWeights::synchronous:
+      return steps(micro_batch, micro_batches);
+    case StageWeights::stashed:
+      return steps(micro_batch - warm_up, micro_batches);
+    case StageWeights::vertical_sync:
+      return steps(micro_batch - first_warm_up, micro_batches);
+    case StageWeights::double_buffered:
+      return std::max<int64_t>(0, micro_batch / micro_batches - 1);
+  }
+  TROIKA_CHECK(false, "weights of a known kind");
+}
+
+// After the step that ends with micro-batch b, the newest version is (b + 1) / micro_batches, and
+// the oldest that is still used is that of micro-batch b + 1.
+int64_t AsynchronousStage::most_versions() const {
+  const int64_t delay = weights == StageWeights::vertical_sync ? first_warm_up : warm_up;
+  switch (weights) {
+    case StageWeights::synchronous:
+      return 1;
+    case StageWeights::double_buffered:
+      return 2;
+    default:
+      return 1 + (delay + micro_batches - 1) / micro_batches;
+  }
+}
+
+int64_t AsynchronousPipeline::most_ahead() const {
+  return (warm_up(0) + micro_batches - 1) / micro_batches * micro_batches;
+}
+
+AsynchronousStage asynchronous_stage(const AsynchronousPipeline& pipeline, int stage) {
+  return {.weights = pipeline.stages == 1 ? StageWeights::stashed : pipeline.weights,
+          .micro_batches = pipeline.micro_batches,
+          .warm_up = pipeline.warm_up(stage),
+          .first_warm_up = pipeline.warm_up(0)};
+}
+
+}  // namespace troika::layout

@@ -1,0 +1,77 @@
+// Training a pipeline without flushes: the order of a stage's passes, and the weights that each
+// micro-batch uses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troika::layout {
+
+// A pipeline drains where a step, a validation, a checkpoint or the end of a run needs all stages
+// at the same step; then it fills again. Between two drains, asynchronous stages step by themselves
+// as soon as the gradients of a step's micro-batches are complete.
+enum class StageWeights {
+  // All micro-batches of a step use the weights after the step before it: the pipeline drains
+  // before each step.
+  synchronous,
+  // The forward pass uses the stage's newest weights, and the backward pass of the same micro-batch
+  // the same: weight stashing (Narayanan et al., SOSP 2019, section 3.3).
+  stashed,
+  // Each micro-batch uses the weights of one step on all stages, the newest that the first stage
+  // has when the micro-batch enters the pipeline: vertical sync (the same section).
+  vertical_sync,
+  // The micro-batches of a step use the weights before the latest step, those of the first step
+  // after a drain the newest ones: PipeDream-2BW (Narayanan et al. 2021, arXiv 2006.09503, section
+  // 3.1). No stage keeps more than two versions.
+  double_buffered
+};
+
+// The names of plans' schedules without flushes, one for each kind of weights but `synchronous`.
+std::vector<std::string> asynchronous_schedule_names();
+std::string_view asynchronous_schedule_name(StageWeights weights);
+// Returns the weights of the schedule of this name; `synchronous` for all other names.
+StageWeights weights_of_schedule(std::string_view name);
+// The schedule of schedule_table() in whose order asynchronous stages run their passes.
+inline constexpr const char* kAsynchronousOrder = "1f1b";
+
+// A pipeline without flushes.
+struct AsynchronousPipeline {
+  StageWeights weights = StageWeights::stashed;
+  int64_t micro_batches = 1;  // of a step
+  int stages = 1;             // one on each rank of the pipeline axis
+  // Micro-batches that a stage has in flight for each stage that follows, beside the one that it
+  // computes. 1: the warm-up of PipeDream's runtime, the number of stages that follow
+  // (github.com/msr-fiddle/pipedream). 2: messages that take up to half as long as a stage's two
+  // passes delay no pass.
+  int64_t in_flight = 1;
+
+  int64_t warm_up(int stage) const { return in_flight * (stages - 1 - stage); }
+  // Returns the number of micro-batches, a multiple of those of a step, that stages may have begun
+  // beyond a step: a drain comes at most so many after it is asked for.
+  int64_t most_ahead() const;
+};
+
+// The passes of one asynchronous stage between two drains: `warm_up` forward passes, then forward
+// and backward passes in turn, then the other backward passes. Micro-batches, and versions of the
+// weights, count from 0 at the last drain; version v is that after v steps.
+struct AsynchronousStage {
+  StageWeights weights = StageWeights::stashed;
+  int64_t micro_batches = 1;  // of a step
+  // Forward passes before the first backward pass, beside that of the same micro-batch: of this
+  // stage, and of the first one.
+  int64_t warm_up = 0;
+  int64_t first_warm_up = 0;
+
+  // Returns the version that a micro-batch uses. It never decreases from one micro-batch to the
+  // next.
+  int64_t version(int64_t micro_batch) const;
+  // Returns an upper bound of the versions that the stage keeps at once, the newest included.
+  int64_t most_versions() const;
+};
+
+// A single stage always uses its newest weights.
+AsynchronousStage asynchronous_stage(const AsynchronousPipeline& pipeline, int stage);
+
+}  // namespace troika::layout
