@@ -4,10 +4,12 @@
 // pipeline_overlap_rank SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED, with
 // the variables of torchrun. Every rank has a stage; each of its three passes waits MILLISECONDS. A
 // message has BYTES. Schedule `auto` is made for links that take LINK_MILLISECONDS for a message,
-// and keeps up to two micro-batches for each rank. BLOCKED is 1 if ranks are to be busy while they
-// send and receive: passes then wait for LINK_MILLISECONDS more for each message. Reads commands
-// "step N" from the standard input, one per line, and answers each with a line of JSON: the seconds
-// of every step, on the rank where it took longest.
+// and keeps up to two micro-batches for each rank. Schedule `pipedream` has no flushes, and steps
+// of one micro-batch; a step of the command is then MICRO_BATCHES of them, between two drains.
+// BLOCKED is 1 if ranks are to be busy while they send and receive: passes then wait for
+// LINK_MILLISECONDS more for each message. Reads commands "step N" from the standard input, one per
+// line, and answers each with a line of JSON: the seconds of every step, on the rank where it took
+// longest.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -24,11 +26,24 @@
 #include "troika/comm/world/world.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/pipeline/pipeline.h"
+#include "troika/parallel/pipeline/split_batch.h"
 #include "troika/plan/automatic.h"
 
 namespace {
 
 using Milliseconds = std::chrono::duration<double, std::milli>;
+
+// Runs MICRO_BATCHES from one drain to the next.
+void run_segment(troika::parallel::Pipeline& pipeline, const at::Tensor& batch) {
+  const auto micro_batches = static_cast<int>(batch.size(0));
+  troika::parallel::SplitBatch source(
+      batch, batch, micro_batches, [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
+  for (int left = micro_batches; left > 0; --left) {
+    pipeline.zero_grad();
+    pipeline.advance(source, left);
+    pipeline.step_by([] {});
+  }
+}
 
 double number(const char* text) {
   const auto value = troika::parse_double(text);
@@ -70,6 +85,11 @@ int main(int argc, char** argv) try {
             2.0 * p, {})
             .text();
   }
+  const auto weights = troika::layout::weights_of_schedule(options.schedule);
+  const bool is_asynchronous = weights != troika::layout::StageWeights::synchronous;
+  if (is_asynchronous) {
+    options = {.schedule = troika::layout::kAsynchronousOrder, .weights = weights, .in_flight = 2};
+  }
   const troika::comm::MeshGroups groups(world,
                                         troika::layout::Mesh(troika::layout::Axis::pipeline, p));
   troika::parallel::Pipeline pipeline(troika::make_wait_model(waits), groups, options);
@@ -83,7 +103,11 @@ int main(int argc, char** argv) try {
     for (int i = 0; i < steps; ++i) {
       world.barrier();
       const troika::Stopwatch watch;
-      pipeline.run(batch, batch, [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
+      if (is_asynchronous) {
+        run_segment(pipeline, batch);
+      } else {
+        pipeline.run(batch, batch, [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
+      }
       const auto took = at::full({1}, watch.seconds(), at::kDouble);
       world.all_reduce(took, troika::comm::ReduceOp::max).wait();
       seconds.push_back(took.item<double>());

@@ -1,5 +1,6 @@
-// Compares the time of a pipeline's step with the formula of its schedule. The passes only wait, so
-// the pipeline may have more ranks than this machine has cores.
+// Compares the time of a pipeline's step with the formula of its schedule, and measures the share
+// of time in which the stages of a pipeline without flushes are busy. The passes only wait, so the
+// pipeline may have more ranks than this machine has cores.
 //
 //   bench_pipeline_waits [ROUNDS] [MILLISECONDS]     default: 5 rounds, 20 ms a pass of a chunk
 //
@@ -9,6 +10,8 @@
 //   interleaved   2 m T + (p - 1) T                   with 2 chunks
 //   zb-h1         m T + (p - 1) (F + I - W)
 //   zb-v          2 m T + (p - 1) F                   2 chunks
+// Without flushes (pipedream), a step has one micro-batch; 2 p steps are measured after the first
+// 2 p, and a stage is busy for T in each of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,6 +26,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/pipeline/pipeline.h"
+#include "troika/parallel/pipeline/split_batch.h"
 
 namespace {
 
@@ -66,6 +70,37 @@ std::vector<double> measure(const std::string& schedule, int p, int chunks, int 
   return seconds;
 }
 
+// Returns the share of busy time of the least busy stage, by round.
+std::vector<double> measure_busy(int p, int rounds) {
+  std::vector<double> shares;
+  troika::comm::local::run(p, [&](troika::comm::Group world) {
+    const troika::comm::MeshGroups groups(world,
+                                          troika::layout::Mesh(troika::layout::Axis::pipeline, p));
+    troika::parallel::Pipeline pipeline(make_model(p), groups,
+                                        {.weights = troika::layout::StageWeights::stashed});
+    const int filled = 2 * p, steps = 6 * p;
+    for (int round = 0; round < rounds; ++round) {
+      const auto batch = at::ones({steps, 4});
+      troika::parallel::SplitBatch source(
+          batch, batch, steps, [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
+      world.barrier();
+      std::chrono::steady_clock::time_point begin, end;
+      for (int step = 0; step < steps; ++step) {
+        if (step == filled) begin = std::chrono::steady_clock::now();
+        pipeline.zero_grad();
+        pipeline.advance(source, steps - step);
+        pipeline.step_by([] {});
+        if (step + 1 == 2 * filled) end = std::chrono::steady_clock::now();
+      }
+      const auto share =
+          at::full({1}, filled * 3 * g_pass.count() / Seconds(end - begin).count(), at::kDouble);
+      world.all_reduce(share, troika::comm::ReduceOp::min).wait();
+      if (world.rank() == 0) shares.push_back(share.item<double>());
+    }
+  });
+  return shares;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -86,6 +121,12 @@ int main(int argc, char** argv) try {
       record.add(fmt::format("{} on {} ranks, time over formula", schedule, p), "1",
                  troika::Better::lower, ratios);
     }
+    const auto shares = measure_busy(p, rounds);
+    const auto spread = troika::spread_of(shares);
+    std::cerr << fmt::format("{:12} p = {}  {:.4f} [{:.4f}, {:.4f}] busy\n", "pipedream", p,
+                             spread.median, spread.low, spread.high);
+    record.add(fmt::format("pipedream on {} ranks, busy share of the least busy stage", p), "1",
+               troika::Better::higher, shares);
   }
   std::cout << record.to_json();
 } catch (const std::exception& error) {

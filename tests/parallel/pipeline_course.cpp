@@ -82,7 +82,8 @@ PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed) {
                                    .context = 5,
                                    .layers = 6,
                                    .heads = 2,
-                                   .width = 8});
+                                   .width = 8,
+                                   .tie_word_embeddings = name != "gpt untied"});
     result.inputs = tokens(5, 13);
     result.targets = tokens(5, 13).roll(1, 1);
     // Samples ignore different numbers of targets.
@@ -110,7 +111,7 @@ PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed) {
                                    .base_width = 2});
     result.inputs = waves({samples, 3, 8, 8}, 0.7, seed);
     result.targets = (rows + at::arange(64, at::kLong)).remainder(3).view({samples, 8, 8});
-  } else if (name == "resnet20") {
+  } else if (name.starts_with("resnet20")) {
     result.model = nn::make_model({.name = "resnet20", .num_classes = 5, .image_size = 8});
     result.inputs = waves({samples, 3, 8, 8}, 0.7, seed);
     result.targets = rows.squeeze(1).remainder(5);

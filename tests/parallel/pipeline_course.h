@@ -42,10 +42,10 @@ class CaseBatches : public MicroBatchSource {
   Pipeline::Loss loss_;
 };
 
-// "mlp", "resnet20" (batch norm in evaluation mode), "gpt", "gpt with dropout", "gpt with ignored
-// targets", "unet", "s2vt", "skips" (tensors that skip stages, one of them of integers, and a
-// parameter that the first and the last block use) with `samples` samples. Each call makes a new
-// model.
+// "mlp", "resnet20" (batch norm in evaluation mode), "resnet20 in training", "gpt",
+// "gpt untied", "gpt with dropout", "gpt with ignored targets", "unet", "s2vt", "skips" (tensors
+// that skip stages, one of them of integers, and a parameter that the first and the last block use)
+// with `samples` samples. Each call makes a new model.
 PipelineCase pipeline_case(const std::string& name, int64_t samples, int seed = 0);
 
 // The same for several threads at a time, under a lock, because all models take their initial

@@ -1,5 +1,7 @@
 #include "troika/compat/storage.h"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include <utility>
 
 namespace troika::compat {
@@ -16,6 +18,20 @@ void give_memory(const at::Tensor& tensor, const at::Tensor& memory) {
   into->set_data_ptr(from->set_data_ptr(at::DataPtr(nullptr, from->device())));
   into->set_nbytes(memory.nbytes());
   from->set_nbytes(0);
+}
+
+LeafMemory memory_of(const at::Tensor& leaf) {
+  return {leaf.variable_data(), torch::autograd::impl::version_counter(leaf)};
+}
+
+LeafMemory copy_of(const LeafMemory& memory) {
+  const at::NoGradGuard no_grad;
+  return {memory.values.clone(), c10::VariableVersion(memory.changes.current_version())};
+}
+
+void use_memory(const at::Tensor& leaf, const LeafMemory& memory) {
+  leaf.set_data(memory.values);
+  torch::autograd::impl::set_version_counter(leaf, memory.changes);
 }
 
 }  // namespace troika::compat

@@ -110,7 +110,8 @@ void add_options(config::Table& table, PipelineSection& options) {
   table.add("pipeline.micro_batches", &options.micro_batches,
             "pipelines: micro-batches of each replica in an optimizer step, each of "
             "data.batch_size samples; 0: trainer.accumulate_grad_batches if it is above 1, "
-            "otherwise two for each rank of the pipeline axis",
+            "otherwise two for each rank of the pipeline axis; with pipedream one, with "
+            "pipedream_2bw one for each rank",
             config::between(int64_t{0}, int64_t{1000000}));
   table.add("pipeline.schedule", &options.schedule,
             "strategy pipeline: order of forward and backward passes; docs/schedules.md",
@@ -129,6 +130,14 @@ void add_options(config::Table& table, PipelineSection& options) {
             "schedule auto: number of micro-batches whose activations a rank may keep at a time; "
             "0: the number of ranks of the pipeline axis, as with 1f1b",
             config::at_least(0.0));
+  table.add("pipeline.vertical_sync", &options.vertical_sync,
+            "pipedream: a micro-batch uses weights of the same step on all stages, instead of each "
+            "stage's newest ones");
+  table.add("pipeline.in_flight", &options.in_flight,
+            "pipedream and pipedream_2bw: micro-batches that a stage has in flight for each stage "
+            "that follows; 2 hides messages that take half as long as a stage, and keeps more "
+            "versions of the weights",
+            config::between(int64_t{1}, int64_t{1000}));
 }
 
 }  // namespace troika::parallel

@@ -51,6 +51,8 @@ struct PipelineSection {
   std::string cut = {};
   std::string cut_by = "parameters";  // of which stages have about equal amounts, without a cut
   double activations = 0;             // of schedule auto: the limit of each rank; 0: its default
+  bool vertical_sync = false;         // of strategy pipedream
+  int64_t in_flight = 1;              // without flushes: see layout::AsynchronousPipeline
 };
 
 // Section [diloco].

@@ -49,4 +49,13 @@ double ParameterStore::clip_grad_norm(double max_norm) {
   return norm;
 }
 
+double ParameterStore::clip_stage_grad_norm(double max_norm) {
+  const auto own = gradients();
+  const auto sum = at::full({1}, sum_of_squares(own), at::kDouble);
+  shards_reducer().sum(sum, "norm of a stage's gradients");
+  const double norm = std::sqrt(sum.item<double>());
+  clip_to(own, norm, max_norm);
+  return norm;
+}
+
 }  // namespace troika::parallel

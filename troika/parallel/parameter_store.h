@@ -75,6 +75,9 @@ class ParameterStore {
   // is at most `max_norm`. Call it between finish_backward() and step(). Returns the norm before
   // scaling; gradients stay unchanged if it is not finite. Blocks.
   double clip_grad_norm(double max_norm);
+  // The same with the norm over the elements of this rank's parameters() and of the ranks that
+  // share these parameters: in a pipeline, those of its stages.
+  double clip_stage_grad_norm(double max_norm);
 
  protected:
   // Returns the sum of the squares of the whole model's gradients. Blocks.

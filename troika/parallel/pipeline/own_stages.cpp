@@ -149,6 +149,12 @@ std::deque<GradientSync::NoSync> OwnStages::accumulate_but(size_t action) const 
   return result;
 }
 
+std::deque<GradientSync::NoSync> OwnStages::accumulate() const {
+  std::deque<GradientSync::NoSync> result;
+  for_each_part([&](StagePart& part) { result.emplace_back(*part.exchange); });
+  return result;
+}
+
 void OwnStages::gather(int stage) {
   for (auto& part : (*this)[stage].parts) part.exchange->gather_parameters();
 }

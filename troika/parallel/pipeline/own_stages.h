@@ -68,6 +68,8 @@ class OwnStages {
   // completes. Other stages are included because the pass may add to a parameter that its stage
   // shares with another stage of this rank.
   std::deque<GradientSync::NoSync> accumulate_but(size_t action) const;
+  // Lets all exchanges only accumulate.
+  std::deque<GradientSync::NoSync> accumulate() const;
   void gather(int stage);
   // Averages or, if replicas share the micro-batches, sums the stage's gradients over its replicas.
   void finish(int stage);

@@ -74,6 +74,7 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
       stages_(*model_, ends_for(*model_, options.cut, schedule_)),
       place_(groups.mesh(), world_.rank(), schedule_),
       times_(options.trace) {
+  if (options.weights != layout::StageWeights::synchronous) refuse_shared_parameters();
   std::set<std::string> held;
   for (const int stage : place_.own_stages()) {
     held.merge(tensors_of_blocks(*model_, stages_[stage].begin, stages_[stage].end));
@@ -86,8 +87,13 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   // Exchanges use groups.data() during backward passes, which not every replica has in each step.
   batch_norms_ = std::make_unique<DeferredBatchNorm>(
       *model_, place_.shares_micro_batches() ? *groups.data().split(0) : comm::local::alone());
-  messages_ = std::make_unique<StageMessages>(make_messages(groups, schedule_));
-  forward_messages_ = std::make_unique<StageMessages>(make_messages(groups, forward_schedule()));
+  messages_.training = std::make_unique<StageMessages>(make_messages(groups, schedule_));
+  messages_.forward = std::make_unique<StageMessages>(make_messages(groups, forward_schedule()));
+  if (options.weights == layout::StageWeights::synchronous) return;
+  asynchronous_ = std::make_unique<AsynchronousPasses>(AsynchronousPasses::Parts{
+      layout::asynchronous_stage(asynchronous_pipeline(options, place_.stages()),
+                                 place_.own_stages().front()),
+      stages_, *own_, *batch_norms_});
 }
 
 Pipeline::~Pipeline() = default;
@@ -137,9 +143,10 @@ PipelineRun Pipeline::make_run(MicroBatchSource& source, StageMessages& messages
 std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int end) {
   TROIKA_CHECK(0 <= begin && begin < end && end <= options_.micro_batches,
                "a step has micro-batches of its schedule");
+  TROIKA_CHECK(!asynchronous_, "a pipeline without flushes has advance() in place of run()");
   start();
   std::vector<at::Tensor> losses(static_cast<size_t>(options_.micro_batches));
-  auto run = make_run(source, *messages_, times_);
+  auto run = make_run(source, *messages_.training, times_);
   times_.begin_run();
   most_active_ = 0;
   // A schedule without some of its micro-batches is still complete and free of deadlock, because
@@ -198,7 +205,7 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
         break;
     }
   }
-  messages_->finish();
+  messages_.training->finish();
   times_.end_run();
   own_->tied().sum_gradients();
   is_running_ = false;
@@ -206,6 +213,12 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
 }
 
 void Pipeline::start() {
+  if (asynchronous_ && !asynchronous_->is_drained()) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "a pipeline has micro-batches in flight",
+                 .got = "an evaluation between two drains",
+                 .expected = "advance() and step() until the drain first"});
+  }
   if (is_running_) {
     throw Error("parallel", ErrorKind::usage,
                 {.what = "a pipeline goes on after an error",
@@ -253,7 +266,7 @@ void Pipeline::run_forward(MicroBatchSource& source, int micro_batches, bool upd
   const at::NoGradGuard no_grad;
   gather_parameters();
   ActionTimes not_recorded;
-  auto run = make_run(source, *forward_messages_, not_recorded);
+  auto run = make_run(source, *messages_.forward, not_recorded);
   for (int first = 0; first < micro_batches; first += options_.micro_batches) {
     // The numbers of the source's micro-batches also decide which replica runs them.
     auto schedule = forward_schedule();
@@ -274,7 +287,7 @@ void Pipeline::run_forward(MicroBatchSource& source, int micro_batches, bool upd
       }
     }
   }
-  forward_messages_->finish();
+  messages_.forward->finish();
   is_running_ = false;
 }
 
@@ -323,6 +336,7 @@ std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
 }
 
 void Pipeline::step_by(const std::function<void()>& update) {
+  if (asynchronous_) begin_asynchronous_step();
   const auto actions = place_.actions(schedule_);  // spans refer to them
   std::deque<ActionTimes::ActionSpan> spans;
   for (const auto& action : actions) {

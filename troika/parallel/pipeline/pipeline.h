@@ -14,6 +14,7 @@
 #include "troika/nn/model.h"
 #include "troika/parallel/exchange.h"
 #include "troika/parallel/pipeline/action_times.h"
+#include "troika/parallel/pipeline/asynchronous_passes.h"
 #include "troika/parallel/pipeline/deferred_batch_norm.h"
 #include "troika/parallel/pipeline/left_out.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
@@ -54,13 +55,19 @@ class PipelineRun;
 // all of them. If the model has no values yet, PipelineOptions::values makes those of this rank's
 // stages, so that the construction takes memory for its stages and one tensor.
 //
+// With PipelineOptions::weights other than `synchronous`, steps overlap: call advance() in place of
+// run(). Each stage steps as soon as it has the gradients of a step, and micro-batches use the
+// weights that layout::AsynchronousStage names. Batch norms update their running statistics with
+// each micro-batch.
+//
 // Exchanges with shards (PipelineOptions::make_exchange) shard a stage over its replicas: ZeRO. A
 // step then reduces a stage's gradients once, after its last backward pass, and with stage 3
 // gathers its parameters once, before its first forward pass.
 class Pipeline : public ParameterStore {
  public:
-  // Throws Error(usage) if the schedule or the cut does not fit the model's blocks, before any
-  // communication. Then all replicas get the values of the first one.
+  // Throws Error(usage) if the schedule or the cut does not fit the model's blocks, and if stages
+  // of a pipeline without flushes share a parameter, before any communication. Then all replicas
+  // get the values of the first one.
   Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& groups,
            const PipelineOptions& options);
   ~Pipeline() override;
@@ -83,6 +90,16 @@ class Pipeline : public ParameterStore {
   // float64: all of it on the last stage, 0 on other ranks.
   using Loss = std::function<at::Tensor(const at::Tensor& outputs, const at::Tensor& targets)>;
   at::Tensor run(const at::Tensor& inputs, const at::Tensor& targets, const Loss& loss);
+  // For a pipeline without flushes: runs this rank's passes up to the end of the next step's last
+  // backward pass, and averages gradients over replicas: then .grad has the step's gradients, and
+  // step() must follow. `left` is the number of micro-batches from the first one of the step to the
+  // next drain, the same on all ranks. The drain may move forward between two steps, but not to
+  // fewer micro-batches than layout::AsynchronousPipeline::most_ahead() after the first of the two.
+  // `source` counts micro-batches from 0 at each drain, and must be the same object from one drain
+  // to the next. Returns the losses of the step's micro-batches on the rank of the last stage.
+  std::vector<at::Tensor> advance(MicroBatchSource& source, int64_t left);
+  // Returns the number of micro-batches that advance() will take from the source.
+  int64_t to_begin(int64_t left) const;
   // Runs forward passes only, without gradients, on any number of the source's micro-batches. Calls
   // `done` with the outputs or output loss of each micro-batch, in order, on ranks that run the
   // last stage. Does not call the source's loss functions. The caller must set the model to eval
@@ -130,8 +147,11 @@ class Pipeline : public ParameterStore {
   const StagesOfModel& stages() const { return stages_; }
   const PipelinePlace& place() const { return place_; }
   // The most micro-batches that this rank had between forward and backward passes in the last run,
-  // over all its stages.
+  // over all its stages; of a pipeline without flushes, so far.
   size_t most_active() const { return most_active_; }
+  // The most versions of this rank's weights that a pipeline without flushes has kept at once; 1
+  // for other pipelines.
+  size_t most_versions() const;
   // The times of the last run().
   const ActionTimes& times() const { return times_; }
 
@@ -148,11 +168,14 @@ class Pipeline : public ParameterStore {
   // Implements evaluate() and update_batch_norms().
   void run_forward(MicroBatchSource& source, int micro_batches, bool updates_batch_norms,
                    const std::function<void(int micro_batch, nn::Tensors outputs)>& done);
-  // Throws Error(usage) if the last run ended with an error.
+  // Throws Error(usage) if the last run ended with an error, or micro-batches are in flight.
   void start();
   PipelineRun make_run(MicroBatchSource& source, StageMessages& messages, ActionTimes& times);
   StageMessages make_messages(const comm::MeshGroups& groups,
                               const layout::Schedule& schedule) const;
+  // In asynchronous_pipeline.cpp:
+  void refuse_shared_parameters() const;
+  void begin_asynchronous_step();
 
   const std::shared_ptr<nn::Model> model_;
   const PipelineOptions options_;
@@ -164,7 +187,11 @@ class Pipeline : public ParameterStore {
   std::unique_ptr<OwnStages> own_;
   std::unique_ptr<OverStages> reducer_;
   std::unique_ptr<DeferredBatchNorm> batch_norms_;
-  std::unique_ptr<StageMessages> messages_, forward_messages_;
+  struct Messages {
+    std::unique_ptr<StageMessages> training, forward;
+  };
+  Messages messages_;
+  std::unique_ptr<AsynchronousPasses> asynchronous_;  // null: flushes before each step
   ActionTimes times_;
   size_t most_active_ = 0;
   bool is_running_ = false;  // or has ended with an error

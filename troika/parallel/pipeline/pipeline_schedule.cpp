@@ -11,6 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/orders.h"
 #include "troika/layout/schedules/table.h"
 
 namespace troika::parallel {
@@ -41,6 +42,23 @@ int micro_batches_of(const layout::Schedule& passes) {
   return most_of(passes, &Action::micro_batch) + 1;
 }
 
+bool is_asynchronous(const PipelineOptions& options) {
+  return options.weights != layout::StageWeights::synchronous;
+}
+
+void require_asynchronous(const PipelineOptions& options, const layout::Mesh& mesh) {
+  const auto what = fmt::format("{} (a pipeline without flushes)",
+                                layout::asynchronous_schedule_name(options.weights));
+  if (options.schedule != layout::kAsynchronousOrder || !options.actions.empty()) {
+    refuse(what, options.actions.empty() ? "schedule " + options.schedule : "a custom schedule",
+           "schedule 1f1b");
+  }
+  if (mesh.has_uneven_stages()) {
+    refuse(what, mesh.text(), "as many replicas of each stage");
+  }
+  if (options.shards_over_replicas) refuse(what, "shards (ZeRO)", "whole parameters");
+}
+
 layout::Schedule order_for(const PipelineOptions& options, int ranks, size_t blocks) {
   if (!options.actions.empty()) {
     auto passes =
@@ -51,11 +69,14 @@ layout::Schedule order_for(const PipelineOptions& options, int ranks, size_t blo
            std::to_string(options.micro_batches));
   }
   const auto& row = layout::schedule_row(options.schedule);
-  return row.order(
+  auto shape =
       layout::require_domain(row, {.ranks = ranks,
                                    .micro_batches = options.micro_batches,
                                    .chunks = options.chunks,
-                                   .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0}));
+                                   .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0});
+  if (!is_asynchronous(options)) return row.order(shape);
+  shape.micro_batches += 2 * options.in_flight * ranks;
+  return layout::one_forward_one_backward_order(shape, options.in_flight);
 }
 
 // Messages between two stages have no numbers: both stages must take micro-batches in one order.
@@ -99,9 +120,17 @@ void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) 
 
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks) {
+  if (is_asynchronous(options)) require_asynchronous(options, mesh);
   auto passes = order_for(options, mesh.size(layout::Axis::pipeline), blocks);
   require_runnable(passes, mesh);
   return passes;
+}
+
+layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& options, int stages) {
+  return {.weights = options.weights,
+          .micro_batches = options.micro_batches,
+          .stages = stages,
+          .in_flight = options.in_flight};
 }
 
 layout::StageEnds ends_for(const nn::Model& model, const std::string& cut,

@@ -12,6 +12,7 @@
 #include "troika/compat/deferred_init.h"
 #include "troika/layout/mesh.h"
 #include "troika/layout/schedules/schedule.h"
+#include "troika/layout/schedules/stage_weights.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/nn/model.h"
 #include "troika/nn/precision.h"
@@ -27,7 +28,11 @@ struct PipelineOptions {
   // A name of layout::schedule_table().
   std::string schedule = "1f1b";
   int micro_batches = 1;  // per step, of each replica of the pipeline
-  int chunks = 0;         // stages per rank; 0: the schedule's default
+  // Other than `synchronous`: without flushes, in the order of schedule 1f1b
+  // (layout/schedules/stage_weights.h).
+  layout::StageWeights weights = layout::StageWeights::synchronous;
+  int in_flight = 1;  // without flushes: see layout::AsynchronousPipeline
+  int chunks = 0;     // stages per rank; 0: the schedule's default
   // A schedule in text form (layout::read_schedule()) in place of a name; empty: none.
   std::string actions = {};
   // A layout string (layout::parse_cut()), which may have empty stages; empty: stages of about
@@ -52,10 +57,13 @@ struct PipelineOptions {
 };
 
 // Returns the passes of the options' schedule on the ranks of the mesh's pipeline axis, without
-// messages. Throws Error(usage) for a schedule that does not support these numbers of ranks,
-// micro-batches and blocks, that does not train, or whose stages take micro-batches in different
-// orders, since messages have no numbers; for an axis of the mesh beside pipeline and data; and for
-// more replicas of a stage than micro-batches that they share.
+// messages; of a pipeline without flushes, those of as many micro-batches as show all messages that
+// are in flight at a time. Throws Error(usage) for a schedule that does not support these numbers
+// of ranks, micro-batches and blocks, that does not train, or whose stages take micro-batches in
+// different orders, since messages have no numbers; for an axis of the mesh beside pipeline and
+// data; for more replicas of a stage than micro-batches that they share; and for weights of a
+// pipeline without flushes with another schedule than 1f1b, stages with different numbers of
+// replicas or exchanges with shards.
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks);
 
@@ -63,5 +71,8 @@ layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& 
 // number of stages, and where layout::parse_cut() does.
 layout::StageEnds ends_for(const nn::Model& model, const std::string& cut,
                            const layout::Schedule& passes);
+
+// The options' pipeline without flushes.
+layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& options, int stages);
 
 }  // namespace troika::parallel

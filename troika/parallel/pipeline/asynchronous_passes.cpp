@@ -1,0 +1,110 @@
+#include "troika/parallel/pipeline/asynchronous_passes.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+
+namespace troika::parallel {
+
+using layout::Action;
+using layout::ActionKind;
+
+namespace {
+
+std::vector<at::Tensor> trained(const OwnStages& own) {
+  std::vector<at::Tensor> result;
+  own.for_each_part([&](StagePart& part) {
+    for (const auto& [name, tensor] : nn::trained_parameters(*part.module))
+      result.push_back(tensor);
+  });
+  return result;
+}
+
+// As in messages of a schedule: -1 for the neighbouring stage.
+int peer(int stage, int other) {
+  return std::abs(stage - other) == 1 ? -1 : other;
+}
+
+}  // namespace
+
+AsynchronousPasses::AsynchronousPasses(const Parts& parts)
+    : parts_(parts), stage_(parts.own.all().front()->index), versions_(trained(parts.own)) {}
+
+int64_t AsynchronousPasses::in_step(int64_t left) const {
+  return std::min(left, parts_.order.micro_batches);
+}
+
+int64_t AsynchronousPasses::begun_by(int64_t done, int64_t total) const {
+  return std::min(total, done + parts_.order.warm_up);
+}
+
+int64_t AsynchronousPasses::to_begin(int64_t left) const {
+  return begun_by(done_ + in_step(left), done_ + left) - begun_;
+}
+
+std::vector<at::Tensor> AsynchronousPasses::advance(int64_t left) {
+  const int64_t total = done_ + left, end = done_ + in_step(left);
+  TROIKA_CHECK(begun_ <= total && done_ < end, "a drain comes after the micro-batches in flight");
+  std::vector<at::Tensor> losses;
+  while (done_ < end) {
+    const int64_t forwards = begun_by(done_ + 1, total);
+    for (; begun_ < forwards; ++begun_) {
+      if (auto loss = forward(static_cast<int>(begun_)); loss.defined()) losses.push_back(loss);
+    }
+    backward(static_cast<int>(done_), done_ + 1 == end);
+    ++done_;
+  }
+  parts_.own.finish(stage_);
+  drains_ = end == total;
+  return losses;
+}
+
+at::Tensor AsynchronousPasses::forward(int micro_batch) {
+  const WeightVersions::Using version(versions_, parts_.order.version(micro_batch));
+  at::Tensor loss;
+  {
+    const DeferredBatchNorm::Counting counting(parts_.batch_norms);
+    if (stage_ + 1 == static_cast<int>(parts_.stages.size())) {
+      loss = run_->forward_with_loss(micro_batch);
+    } else {
+      run_->forward(stage_, micro_batch);
+    }
+  }
+  most_active_ = std::max(most_active_, parts_.own.active());
+  // Running statistics have one version: every micro-batch updates them.
+  parts_.batch_norms.update();
+  for (int to = stage_ + 1; to < static_cast<int>(parts_.stages.size()); ++to) {
+    run_->send({ActionKind::send_activation, stage_, micro_batch, peer(stage_, to)});
+  }
+  return loss;
+}
+
+void AsynchronousPasses::backward(int micro_batch, bool completes) {
+  std::deque<GradientSync::NoSync> no_sync;
+  if (!completes) no_sync = parts_.own.accumulate();
+  {
+    const WeightVersions::Using version(versions_, parts_.order.version(micro_batch));
+    run_->backward({ActionKind::backward, stage_, micro_batch}, /*splits=*/false);
+  }
+  for (int to = stage_ - 1; to >= 0; --to) {
+    run_->send({ActionKind::send_gradient, stage_, micro_batch, peer(stage_, to)});
+  }
+}
+
+void AsynchronousPasses::begin_step() {
+  const int64_t oldest = parts_.order.version(done_);
+  versions_.drop_before(oldest);
+  versions_.begin_next(/*keeps=*/!drains_ && oldest <= versions_.newest());
+  most_versions_ = std::max(most_versions_, versions_.kept());
+  if (!drains_) return;
+  versions_.restart();
+  run_.reset();
+  begun_ = done_ = 0;
+  drains_ = false;
+}
+
+}  // namespace troika::parallel

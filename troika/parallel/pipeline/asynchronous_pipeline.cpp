@@ -1,0 +1,51 @@
+// Pipeline's functions for pipelines without flushes.
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/parallel/pipeline/own_stages.h"
+#include "troika/parallel/pipeline/pipeline.h"
+#include "troika/parallel/pipeline/pipeline_run.h"
+
+namespace troika::parallel {
+
+// Their stages would have to wait for each other's gradients in each step.
+void Pipeline::refuse_shared_parameters() const {
+  const auto tied = tied_sets(*model_, stages_, place_);
+  if (tied.empty()) return;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "a pipeline without flushes shares a parameter between ranks",
+               .got = *tied.front().names.begin(),
+               .expected = "parameters of one rank each",
+               .hint = "a cut that keeps the parameter on one rank, a model whose embedding and "
+                       "head are apart, or schedule 1f1b with flushes"});
+}
+
+std::vector<at::Tensor> Pipeline::advance(MicroBatchSource& source, int64_t left) {
+  TROIKA_CHECK(asynchronous_, "advance() is for pipelines without flushes");
+  if (asynchronous_->is_drained()) {
+    start();
+    asynchronous_->fill(make_run(source, *messages_.training, times_));
+  }
+  times_.begin_run();
+  auto losses = asynchronous_->advance(left);
+  times_.end_run();
+  most_active_ = asynchronous_->most_active();
+  return losses;
+}
+
+void Pipeline::begin_asynchronous_step() {
+  asynchronous_->begin_step();
+  if (!asynchronous_->is_drained()) return;
+  messages_.training->finish();
+  is_running_ = false;
+}
+
+int64_t Pipeline::to_begin(int64_t left) const {
+  TROIKA_CHECK(asynchronous_, "to_begin() is for pipelines without flushes");
+  return asynchronous_->to_begin(left);
+}
+
+size_t Pipeline::most_versions() const {
+  return asynchronous_ ? asynchronous_->most_versions() : 1;
+}
+
+}  // namespace troika::parallel
