@@ -205,7 +205,8 @@ TEST(House, OneFileKnowsStrategies) {
     const auto path = fs::relative(file, kSource / "troika").string();
     if (path.starts_with("train/options/resolve_plan.")) continue;
     const auto text = read_file(file);
-    const auto schedules = layout::schedule_names();
+    auto schedules = layout::schedule_names();
+    for (auto& name : layout::asynchronous_schedule_names()) schedules.push_back(std::move(name));
     for (const auto& name : train::strategy_names()) {
       // Schedules of pipelines and the axis have these names outside of the trainer, too.
       const bool is_of_pipelines = name == "pipeline" || std::ranges::count(schedules, name) > 0;

@@ -93,9 +93,9 @@ TEST_F(FoundPlanRun, OffloadsOnlyIfTheModelDoesNotFit) {
 
     const auto planned = with_found_plan(options_, tight, group);
     const auto plan = layout::Plan::parse(planned.trainer.plan, "plan");
-    EXPECT_EQ(!plan.offload_optimizer.empty(), settings.offloads_optimizer);
-    EXPECT_EQ(planned.optimizer.offload, plan.offload_optimizer);
-    EXPECT_EQ(planned.offload.activations, plan.offload_activations);
+    EXPECT_EQ(!plan.offload.optimizer.empty(), settings.offloads_optimizer);
+    EXPECT_EQ(planned.optimizer.offload, plan.offload.optimizer);
+    EXPECT_EQ(planned.offload.activations, plan.offload.activations);
     EXPECT_THAT(describe(tight, plan),
                 testing::StartsWith("\n  considered   also offload, as the whole model does not "
                                     "fit without\n  savers       without a cut it fits: "));

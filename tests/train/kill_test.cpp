@@ -69,7 +69,7 @@ class Kills : public testing::Test {
       const auto group = comm::world(environment, {});
       auto options = options_;
       options.run.name = run;
-      const auto task = make_waves_task(8, 0.3);
+      const auto task = make_task_();
       const Waves waves;
       Trainer(options, group).fit(*task, waves, waves);
       ::_exit(0);
@@ -184,6 +184,7 @@ class Kills : public testing::Test {
 
   const TemporaryFolder folder_;
   TrainOptions options_;
+  std::function<std::shared_ptr<Task>()> make_task_ = [] { return make_waves_task(8, 0.3); };
 };
 
 TEST_F(Kills, EveryRestartGoesOnToTheBit) {
@@ -192,6 +193,14 @@ TEST_F(Kills, EveryRestartGoesOnToTheBit) {
 
 TEST_F(Kills, AlsoOfWhatIsWrittenBesideTraining) {
   options_.checkpoint.async = true;
+  expect_exact();
+}
+
+// Ranks are at different steps when they are killed.
+TEST_F(Kills, AlsoOfStagesThatStepByThemselves) {
+  options_.trainer.strategy = "pipedream";
+  options_.checkpoint.every_n_train_steps = 3;
+  make_task_ = [] { return std::make_shared<Task>(make_waves_model(8, 0.3)); };
   expect_exact();
 }
 

@@ -79,7 +79,7 @@ TEST(ResolvePlan, ReadsTheOptionsOfTheStrategy) {
   EXPECT_EQ(plan.exchange.bucket_bytes, 1 << 19);
   EXPECT_EQ(plan.compression.codec, "topk");
   EXPECT_EQ(plan.precision, "bf16-mixed");
-  EXPECT_EQ(plan.offload_optimizer, "folder");
+  EXPECT_EQ(plan.offload.optimizer, "folder");
 
   auto dp = with_strategy("dp");
   dp.trainer.devices = 4;
@@ -165,8 +165,8 @@ TEST(WithPlan, SetsTheOptionsThatThePlanHas) {
   plan.precision = "bf16-mixed";
   plan.recompute = "full";
   plan.micro_batches = 3;
-  plan.offload_activations = "a";
-  plan.offload_optimizer = "b";
+  plan.offload.activations = "a";
+  plan.offload.optimizer = "b";
   TrainOptions options;
   options.trainer.plan = plan.text();
   options = with_plan(options);

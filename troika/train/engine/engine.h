@@ -49,8 +49,14 @@ class MicroBatches {
   int64_t count() const { return count_; }
   int64_t begin() const { return begin_; }
 
+  // The number of micro-batches from the first one of this step to the next drain, the same on all
+  // ranks. The drain may move forward between two steps, but not to fewer micro-batches than
+  // Engine::most_ahead() after the first of the two.
+  virtual int64_t until_drain() const { return count() - begin(); }
+
   // Returns the next micro-batch, as the data set gives it; valid until done() is called for it. An
-  // engine may take several before it calls done(). Null makes Engine::step() return between two
+  // engine may take several before it calls done(), also those of later steps up to the drain, for
+  // which it calls done() of the later objects. Null makes Engine::step() return between two
   // micro-batches; never null if the engine does not leave steps (Engine::leaves_steps()).
   virtual const data::Batch* next() = 0;
   // Called in the order of next(), once for each micro-batch, after its backward pass; for the last
@@ -80,6 +86,10 @@ class Engine : public Evaluator {
   // Whether step() may return between two micro-batches, so that a checkpoint or a stop need not
   // wait for the end of the step.
   virtual bool leaves_steps() const { return true; }
+  // The most micro-batches beyond a step's last one that step() takes, on any rank. Unless it is 0,
+  // ranks may be at different steps until a drain (layout/schedules/stage_weights.h), before which
+  // no other function may be called.
+  virtual int64_t most_ahead() const { return 0; }
   // Makes all replicas bitwise equal, and completes the parts of the module that this rank trains.
   virtual void synchronize_replicas() = 0;
   // Like synchronize_replicas(), and also fills in the parts of the module that other ranks train.

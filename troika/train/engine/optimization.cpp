@@ -104,9 +104,15 @@ void Optimization::take_gradients() {
 
 void Optimization::clip(parallel::ParameterStore& store, double bound, const std::string& by) {
   if (bound == 0) return;
+  // Scales are powers of two, so clipping a norm equals clipping that of the unscaled gradients, to
+  // the bit.
+  const double scaled_bound = bound * loss_scale().value_or(1);
   if (by == "norm") {
-    // Scales are powers of two, so this equals clipping the unscaled gradients, to the bit.
-    store.clip_grad_norm(bound * loss_scale().value_or(1));
+    store.clip_grad_norm(scaled_bound);
+    return;
+  }
+  if (by == "stage_norm") {
+    store.clip_stage_grad_norm(scaled_bound);
     return;
   }
   take_gradients();

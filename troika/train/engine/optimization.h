@@ -45,8 +45,9 @@ class Optimization {
 
   // Returns the tensor on which to call backward() for this loss.
   at::Tensor scaled(const at::Tensor& loss) const;
-  // Clips the gradients that finish_backward() left: by their total norm, or with `by` "value" each
-  // element. Leaves overflowed gradients as they are. 0 means no bound.
+  // Clips the gradients that finish_backward() left: by their total norm, with `by` "stage_norm"
+  // by that of each stage of a pipeline, or with "value" each element. Leaves overflowed gradients
+  // as they are. 0 means no bound.
   void clip(parallel::ParameterStore& store, double bound, const std::string& by);
   // Makes the store's optimizer step, unless a gradient has overflowed.
   void step(parallel::ParameterStore& store);

@@ -8,7 +8,6 @@
 
 #include "troika/base/error.h"
 #include "troika/base/memory.h"
-#include "troika/base/random.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/memory_format.h"
@@ -41,62 +40,6 @@ std::string key_of(const parallel::Pipeline::OwnExchange& part) {
 }
 
 }  // namespace
-
-// The micro-batches of one optimizer step.
-class PipelineEngine::StepSource : public parallel::MicroBatchSource {
- public:
-  // Takes micro-batches from batches.begin() to count() - 1.
-  StepSource(PipelineEngine& engine, MicroBatches& batches)
-      : engine_(engine), first_(batches.begin()), asked_(static_cast<size_t>(batches.count())) {
-    const auto& setup = engine.setup_;
-    const auto& plan = setup.plan;
-    if (plan.micro_batches > 1 && !plan.sums_micro_batches) {
-      factor_ = 1.0 / static_cast<double>(plan.micro_batches);
-    }
-    const auto seed =
-        mix(static_cast<uint64_t>(setup.options.run.seed), static_cast<uint64_t>(batches.step()));
-    for (int64_t i = batches.begin(); i < batches.count(); ++i) {
-      const auto* loaded = batches.next();
-      TROIKA_CHECK(loaded, "a pipeline's step is not left between two micro-batches");
-      placed_.push_back(engine.placement_.place(*loaded));
-      const auto& samples = placed_.back().samples;
-      keys_.push_back(samples.empty() ? nullptr
-                                      : std::make_shared<nn::SampleKeys>(
-                                            nn::SampleKeys{.seed = seed, .samples = samples}));
-    }
-  }
-
-  nn::Tensors inputs(int micro_batch) override {
-    return engine_.setup_.task.block_inputs(batch(micro_batch));
-  }
-  std::shared_ptr<const nn::OutputLoss> output_loss(int micro_batch) override {
-    auto loss = engine_.setup_.task.output_loss(batch(micro_batch));
-    asked_[static_cast<size_t>(micro_batch)] = loss != nullptr;
-    return loss;
-  }
-  at::Tensor loss(int micro_batch, nn::Tensors outputs) override {
-    return engine_.setup_.task.finish_training(
-        std::move(outputs), asked_[static_cast<size_t>(micro_batch)], batch(micro_batch));
-  }
-  at::Tensor root(int, const at::Tensor& loss) override {
-    return engine_.optimization_->scaled(factor_ == 1 ? loss : loss * factor_);
-  }
-  std::shared_ptr<const nn::SampleKeys> keys(int micro_batch) override {
-    return keys_[index(micro_batch)];
-  }
-
-  const data::Batch& batch(int64_t micro_batch) const { return placed_[index(micro_batch)]; }
-
- private:
-  size_t index(int64_t micro_batch) const { return static_cast<size_t>(micro_batch - first_); }
-
-  PipelineEngine& engine_;
-  const int64_t first_;
-  double factor_ = 1;
-  std::vector<data::Batch> placed_;  // on the compute device
-  std::vector<std::shared_ptr<const nn::SampleKeys>> keys_;
-  std::vector<bool> asked_;  // whether the model computes the loss, by micro-batch
-};
 
 // One batch of an evaluation.
 class PipelineEngine::EvaluationSource : public parallel::MicroBatchSource {
@@ -198,13 +141,26 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
                   .learning_rate = learning_rate_});
 }
 
+PlacedMicroBatches::Parts PipelineEngine::placed_parts() const {
+  return {.task = setup_.task,
+          .placement = placement_,
+          .plan = setup_.plan,
+          .seed = setup_.options.run.seed,
+          .scaled = [this](const at::Tensor& loss) { return optimization_->scaled(loss); }};
+}
+
 StepResult PipelineEngine::step(MicroBatches& batches) {
   TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
   StepResult result;
   std::vector<at::Tensor> losses;
   const int begin = static_cast<int>(batches.begin());
   const int end = static_cast<int>(batches.count());
-  StepSource source(*this, batches);
+  PlacedMicroBatches source(placed_parts(), begin);
+  for (int i = begin; i < end; ++i) {
+    const auto* loaded = batches.next();
+    TROIKA_CHECK(loaded, "a pipeline's step is not left between two micro-batches");
+    source.take(*loaded, batches.step());
+  }
   with_plain_errors(
       "training_step",
       [&] {

@@ -9,6 +9,7 @@
 #include "troika/train/engine/engine_state.h"
 #include "troika/train/engine/learning_rate.h"
 #include "troika/train/engine/optimization.h"
+#include "troika/train/engine/placed_micro_batches.h"
 #include "troika/train/task/optimizer_recipe.h"
 
 namespace troika::train {
@@ -48,15 +49,21 @@ class PipelineEngine : public Engine {
   // Undefined on ranks without the last stage.
   at::Tensor predict(const data::Batch& batch) override;
 
+ protected:
+  PlacedMicroBatches::Parts placed_parts() const;
+  // Sets the learning rate, calls EngineSetup::before_step, clips and steps.
+  void optimizer_step(int64_t step);
+  bool counts_memory() const { return counts_memory_; }
+  const EngineSetup& setup() const { return setup_; }
+  parallel::Pipeline& pipeline() { return *pipeline_; }
+
  private:
-  class StepSource;
   class EvaluationSource;
 
   std::shared_ptr<nn::Model> model() const;
   void place_module();
   // Returns the losses of the step's micro-batches on all ranks of the pipeline: float64 [count].
   at::Tensor broadcast_losses(const std::vector<at::Tensor>& own, int begin, int end) const;
-  void optimizer_step(int64_t step);
 
   const EngineSetup setup_;
   const Placement placement_;

@@ -22,8 +22,10 @@ bool is_pipeline(const layout::Plan& plan) {
 }
 
 parallel::PipelineOptions pipeline_options(const layout::Plan& plan) {
-  return {.schedule = plan.schedule,
+  return {.schedule = plan.is_asynchronous() ? layout::kAsynchronousOrder : plan.schedule,
           .micro_batches = static_cast<int>(plan.micro_batches),
+          .weights = plan.weights(),
+          .in_flight = static_cast<int>(plan.in_flight),
           .chunks = static_cast<int>(plan.chunks),
           .actions = plan.actions,
           .cut = plan.cut};
@@ -67,6 +69,21 @@ void require_same_blocks(const layout::Plan& plan, const Task& task) {
   layout::parse_cut(plan.cut, names);
 }
 
+// Stages step at different times, so nothing may depend on the gradients of all of them.
+void require_asynchronous(const TrainOptions& options, const layout::Plan& plan) {
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "an option that a pipeline without flushes does not support",
+                 .got = fmt::format("{} with schedule {}", got, plan.schedule),
+                 .expected = expected});
+  };
+  const auto& trainer = options.trainer;
+  if (trainer.gradient_clip_val > 0 && trainer.gradient_clip_algorithm == "norm") {
+    refuse("trainer.gradient_clip_algorithm norm", "value, or stage_norm: the norm of each stage");
+  }
+  if (plan.precision == "16-mixed") refuse("trainer.precision 16-mixed", "32 or bf16-mixed");
+}
+
 }  // namespace
 
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
@@ -80,13 +97,14 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
                  .got = fmt::format("{} with schedule {}", got, plan.schedule),
                  .expected = expected});
   };
-  if (!plan.offload_activations.empty()) {
-    refuse("offload.activations " + plan.offload_activations, "none, or trainer.recompute");
+  if (!plan.offload.activations.empty()) {
+    refuse("offload.activations " + plan.offload.activations, "none, or trainer.recompute");
   }
   if (options.trainer.sync_batchnorm && plan.mesh.has_uneven_stages()) {
     refuse("trainer.sync_batchnorm on stages with different numbers of replicas",
            "as many replicas of each stage, or batch norms of micro-batches");
   }
+  if (plan.is_asynchronous()) require_asynchronous(options, plan);
   if (plan.schedule == layout::kAutomaticSchedule) return;  // is made for the model
   const auto& model = task.blocks();
   const auto pipeline = pipeline_options(plan);

@@ -16,6 +16,7 @@
 #include "troika/nn/state.h"
 #include "troika/observe/step_times.h"
 #include "troika/parallel/pipeline/left_out.h"
+#include "troika/train/engine/asynchronous_engine.h"
 #include "troika/train/engine/make_exchange.h"
 #include "troika/train/engine/make_whole.h"
 #include "troika/train/engine/measured_recompute.h"
@@ -108,14 +109,14 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
   } else {
     task.recompute(layout::recompute_plan(plan.recompute, task.blocks().blocks().size()));
   }
-  if (!plan.offload_activations.empty()) {
+  if (!plan.offload.activations.empty()) {
     if (task.replicas() > 1) {
       throw Error("train", ErrorKind::usage,
                   {.what = "offload.activations is for processes that each train one replica",
                    .got = "strategy " + plan.strategy,
                    .expected = "ddp, or another strategy of processes"});
     }
-    offload_ = make_offload(plan.offload_activations, placement().device);
+    offload_ = make_offload(plan.offload.activations, placement().device);
     if (task.has_blocks()) {
       offloading_ = nn::offload(dynamic_cast<nn::Model&>(task.module()), std::move(offload_));
     }
@@ -265,6 +266,7 @@ std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
                  .got = "the task of a pipeline's run, which has only this rank's stages",
                  .expected = "a new task, or one that was made with its values"});
   }
+  if (setup.plan.is_asynchronous()) return std::make_unique<AsynchronousEngine>(setup);
   if (is_pipeline(setup.plan)) return std::make_unique<PipelineEngine>(setup);
   return std::make_unique<SingleStageEngine>(setup);
 }

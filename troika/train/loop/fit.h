@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "troika/data/loader.h"
 #include "troika/observe/summary.h"
 #include "troika/train/engine/engine.h"
 #include "troika/train/loop/epochs.h"
@@ -56,6 +55,7 @@ class Fit {
 
   // Supplies the micro-batches of a step from the loader; see fit_epoch.cpp.
   class LoadedMicroBatches;
+  struct TakenMicroBatches;
   // Returns early, after any micro-batch, if asked to stop.
   void train_epoch();
   // Repeats the validation within the epoch in which the run was stopped, if any. Returns whether
@@ -63,7 +63,13 @@ class Fit {
   bool repeat_validation();
   // Makes an optimizer step, or a part of it if leaves_step(). `left` is the number of
   // micro-batches left in the epoch. Returns the number of micro-batches trained on.
-  int64_t train_step(data::Loader& loader, int64_t left);
+  int64_t train_step(TakenMicroBatches& taken, int64_t left);
+  // With an engine whose ranks may be at different steps until a drain: returns the number of
+  // micro-batches until all ranks must be at one step, for a validation or the end of the epoch.
+  // With others, returns 0.
+  int64_t next_drain(int64_t left) const;
+  // Drains as soon as possible if a checkpoint is due, the run is complete or was asked to stop.
+  void drain_if_asked();
   void start_batch(const data::Batch& batch);
   // `is_last`: the last micro-batch of a step.
   void finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is_last,
@@ -86,6 +92,7 @@ class Fit {
   const std::unique_ptr<Engine> engine_;
   RunCheckpoints checkpoints_;
   Validator validator_;
+  int64_t until_drain_ = 0;  // micro-batches, from the current step's first one; 0: at a drain
 };
 
 }  // namespace troika::train

@@ -10,54 +10,63 @@
 
 namespace troika::train {
 
+// The micro-batches of an epoch that the engine has taken and is not done with.
+struct Fit::TakenMicroBatches {
+  data::Loader loader;
+  // The first one is not in the list, so that a single batch allocates no list node.
+  std::optional<data::Batch> first = {};
+  std::list<data::Batch> others = {};
+  std::optional<compat::LossWatch> watch = {};
+
+  bool is_empty() const { return !first && others.empty(); }
+  const data::Batch& front() const { return first ? *first : others.front(); }
+  void pop() { first ? first.reset() : others.pop_front(); }
+};
+
 class Fit::LoadedMicroBatches : public MicroBatches {
  public:
   // `left`: micro-batches left in the epoch. A step resumed from a checkpoint may already have had
   // more micro-batches than this run's steps have; it then gets one more.
-  LoadedMicroBatches(Fit& fit, data::Loader& loader, int64_t left)
+  LoadedMicroBatches(Fit& fit, TakenMicroBatches& taken, int64_t left)
       : MicroBatches(fit.epochs_.at().step,
                      fit.epochs_.at().micro_batch +
                          std::clamp<int64_t>(
                              fit.setup_.plan.micro_batches - fit.epochs_.at().micro_batch, 1, left),
                      fit.epochs_.at().micro_batch),
         fit_(fit),
-        loader_(loader),
+        taken_(taken),
         left_(left) {}
 
+  int64_t until_drain() const override { return std::max(fit_.until_drain_, count() - begin()); }
+
   const data::Batch* next() override {
-    if (taken_ > 0 && fit_.engine_->leaves_steps() && fit_.leaves_step()) return nullptr;
-    auto loaded = loader_.next();
+    if (took_ > 0 && fit_.engine_->leaves_steps() && fit_.leaves_step()) return nullptr;
+    auto loaded = taken_.loader.next();
     TROIKA_CHECK(loaded, "the loader has the batches of the epoch");
-    const bool is_first = !batch_ && more_.empty();
-    const auto& batch =
-        is_first ? batch_.emplace(std::move(*loaded)) : more_.emplace_back(std::move(*loaded));
-    ++taken_;
+    const auto& batch = taken_.is_empty() ? taken_.first.emplace(std::move(*loaded))
+                                          : taken_.others.emplace_back(std::move(*loaded));
+    ++took_;
     fit_.start_batch(batch);
-    fit_.log_.watch_losses(watch_);
+    fit_.log_.watch_losses(taken_.watch);
     return &batch;
   }
 
   void done(const at::Tensor& loss) override {
-    watch_.reset();
+    taken_.watch.reset();
     ++done_;
-    const auto& batch = batch_ ? *batch_ : more_.front();
-    fit_.finish_batch(batch, loss, begin() + done_ == count(), done_ == left_);
-    batch_ ? batch_.reset() : more_.pop_front();
-    if (done_ == taken_) fit_.measured_.times().finish();
+    const bool ends_step = begin() + done_ == count();
+    fit_.finish_batch(taken_.front(), loss, ends_step, done_ == left_);
+    taken_.pop();
+    if (ends_step || taken_.is_empty()) fit_.measured_.times().finish();
   }
 
-  int64_t taken() const { return taken_; }
+  int64_t done() const { return done_; }
 
  private:
   Fit& fit_;
-  data::Loader& loader_;
+  TakenMicroBatches& taken_;
   const int64_t left_;
-  int64_t taken_ = 0, done_ = 0;
-  // The batches that were taken and are not done yet. The first one is not in the list, so that a
-  // single batch allocates no list node.
-  std::optional<data::Batch> batch_;
-  std::list<data::Batch> more_;
-  std::optional<compat::LossWatch> watch_;
+  int64_t took_ = 0, done_ = 0;
 };
 
 void Fit::train_epoch() {
@@ -65,7 +74,7 @@ void Fit::train_epoch() {
   auto& at = epochs_.at();
   int64_t count = epochs_.micro_batches_to_train();
   if (std::exchange(at.validating, 0) != 0 && count > 0 && !repeat_validation()) return;
-  data::Loader loader = epochs_.load_next(count, engine_->placement().device.type());
+  TakenMicroBatches taken{epochs_.load_next(count, engine_->placement().device.type())};
   log_.start_progress(count);
   setup_.task.module().train();
   if (at.position == 0) hooks_.call("on_train_epoch_start", &Hooks::on_train_epoch_start);
@@ -73,9 +82,15 @@ void Fit::train_epoch() {
   while (count > 0) {
     measured_.times().start();
     const int64_t begin = at.micro_batch;
-    const int64_t trained = train_step(loader, count);
+    if (until_drain_ == 0) until_drain_ = next_drain(count);
+    const int64_t trained = train_step(taken, count);
     count -= trained;
-    if (is_stopping()) break;  // a stop was asked for between micro-batches
+    until_drain_ = std::max<int64_t>(0, until_drain_ - trained);
+    if (until_drain_ > 0) {
+      drain_if_asked();
+      continue;
+    }
+    if (is_stopping()) break;  // a stop was asked for between micro-batches, or before the drain
     if (count > 0 && validator_.is_due_within_epoch(begin + trained)) {
       engine_->synchronize_replicas();
       if (!validator_.validate()) break;
@@ -96,11 +111,23 @@ bool Fit::repeat_validation() {
   return !context_.is_done();
 }
 
-int64_t Fit::train_step(data::Loader& loader, int64_t left) {
-  LoadedMicroBatches batches(*this, loader, left);
+int64_t Fit::next_drain(int64_t left) const {
+  if (engine_->most_ahead() == 0) return 0;
+  const int64_t micro_batches = setup_.plan.micro_batches;
+  const int64_t validation = validator_.micro_batches_until_due();
+  return std::min(left, (validation + micro_batches - 1) / micro_batches * micro_batches);
+}
+
+void Fit::drain_if_asked() {
+  const bool is_asked = is_asked_to_stop() || context_.is_done() || checkpoints_.has_requests();
+  if (is_asked) until_drain_ = std::min(until_drain_, engine_->most_ahead());
+}
+
+int64_t Fit::train_step(TakenMicroBatches& taken, int64_t left) {
+  LoadedMicroBatches batches(*this, taken, left);
   const auto result = engine_->step(batches);
   measured_.add_peak(result.peak_tensor_bytes);
-  return batches.taken();
+  return batches.done();
 }
 
 bool Fit::leaves_step() {

@@ -30,6 +30,11 @@ bool Validator::is_due_within_epoch(int64_t micro_batches) const {
   return done / limits.validation_every > (done - micro_batches) / limits.validation_every;
 }
 
+int64_t Validator::micro_batches_until_due() const {
+  const int64_t every = parts_.epochs.limits().validation_every;
+  return every - parts_.epochs.micro_batches_done() % every;
+}
+
 bool Validator::is_due_after_epoch() const {
   return parts_.epochs.limits().validation_batches > 0 &&
          (parts_.context.is_last_epoch() ||

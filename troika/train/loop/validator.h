@@ -34,6 +34,9 @@ class Validator {
 
   // Whether validations take place only at the end of each epoch, or not at all.
   bool is_only_at_epoch_ends() const;
+  // Returns the number of micro-batches of the epoch until the next validation within it is due, if
+  // any; it may be beyond the epoch's end.
+  int64_t micro_batches_until_due() const;
   // Whether a validation within the epoch is due after the latest `micro_batches`.
   bool is_due_within_epoch(int64_t micro_batches) const;
   // Whether a validation belongs to the end of the current epoch.

@@ -124,6 +124,19 @@ StateBytes state_bytes(const nn::Model& model, const PipelineShapes& shapes, int
   return bytes;
 }
 
+double trained_bytes(const nn::Model& model, const PipelineShapes& shapes, int rank) {
+  double bytes = 0;
+  for (const int s : shapes.stages_of(rank)) {
+    const auto& stage = shapes.stages()[s];
+    const auto tensors = parallel::tensors_of_blocks(model, stage.begin, stage.end);
+    for (const auto& [name, tensor] :
+         nn::trained_parameters(*parallel::module_of(model, tensors))) {
+      bytes += static_cast<double>(tensor.nbytes());
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 const std::vector<StageMemory>& MemoryPredictor::stages_of(const MemoryChoice& choice,
@@ -166,17 +179,19 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
   }
   const PipelineShapes shapes(*model_, plan);
   const auto& stages = stages_of(choice, shapes);
-  // The engine takes all micro-batches of a step at once, while the loader prepares the next ones.
-  const int64_t loaded =
-      plan.micro_batches + (options_.data.workers > 0 ? options_.data.prefetch : 0);
   const Placement placement{
       .precision = precision,
       .memory_format = nn::parse_memory_format(options_.trainer.memory_format, precision)};
-  const double batches = batch_bytes(batch_of(choice) * loaded) +
-                         static_cast<double>(batch_of(choice) * plan.micro_batches) *
-                             copied_bytes(some_batch(1), placement);
+  const double copied = copied_bytes(some_batch(1), placement);
   std::vector<MemoryPrediction> result;
   for (int rank = 0; rank < shapes.pipeline_ranks(); ++rank) {
+    const auto order = layout::asynchronous_stage(plan.asynchronous(), rank);
+    // The engine takes all micro-batches of a step at once, while the loader prepares the next
+    // ones; without flushes, those of later steps, too.
+    const int64_t taken = plan.micro_batches + (plan.is_asynchronous() ? order.warm_up : 0);
+    const int64_t loaded = taken + (options_.data.workers > 0 ? options_.data.prefetch : 0);
+    const double batches = batch_bytes(batch_of(choice) * loaded) +
+                           static_cast<double>(batch_of(choice) * taken) * copied;
     auto own = exchanges_of(*model_, shapes, rank, stages, shape_of(plan, options_.optimizer));
     const auto states = state_bytes(*model_, shapes, rank);
     int64_t stepped = 0;
@@ -197,6 +212,9 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     MemoryParts steady{.parameters = parameters, .batches = batches};
     steady.optimizer = optimizer_bytes(precision, stepped) + average_bytes(precision, stepped);
     MemoryPrediction prediction{.choice = choice};
+    // Older versions of the weights that micro-batches in flight use.
+    const double older =
+        static_cast<double>(order.most_versions() - 1) * trained_bytes(*model_, shapes, rank);
     PipelineMemory memory(shapes, rank, stages, own);
     double validation = 0;
     for (const int stage : shapes.stages_of(rank)) {
@@ -205,6 +223,7 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     for (int step = 0; step < 2; ++step) {
       memory.step(/*after_validation=*/step == 0, [&](const PipelineMemory::Moment& moment) {
         MemoryParts now = steady;
+        now.parameters += older;
         now.gradients = moment.gradients;
         now.buckets = moment.buckets + moment.messages;
         now.activations = moment.activations + moment.kept;

@@ -148,7 +148,7 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   const auto& codec = plan.compression.codec;
   if (stage == 0 && codec != "none") return "ddp.hook " + codec;
   // Small tensors stay in memory, so the memory is not affine in the batch size.
-  if (!plan.offload_activations.empty()) return "offload.activations";
+  if (!plan.offload.activations.empty()) return "offload.activations";
   if (!model_ && stage == 3) return "zero3 of a module without blocks";
   if (!task_->has_blocks() && choice.recompute != "none") {
     return "trainer.recompute of a module without blocks";

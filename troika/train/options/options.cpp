@@ -176,8 +176,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
   table.add("trainer.gradient_clip_val", &trainer.gradient_clip_val,
             "clip gradients to this value before each step; 0: no clipping", at_least(0.0));
   table.add("trainer.gradient_clip_algorithm", &trainer.gradient_clip_algorithm,
-            "norm: clip the norm of all gradients together; value: clip each element",
-            one_of({"norm", "value"}));
+            "norm: clip the norm of all gradients together; value: clip each element; stage_norm: "
+            "clip the norm of the gradients of each stage of a pipeline",
+            one_of({"norm", "value", "stage_norm"}));
   table.add("trainer.check_val_every_n_epoch", &trainer.check_val_every_n_epoch,
             "validate after every n-th epoch, and after the last", at_least(int64_t{1}));
   table.add("trainer.log_every_n_steps", &trainer.log_every_n_steps, "steps between logged rows",

@@ -56,6 +56,18 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
                  .expected = std::move(expected),
                  .hint = "set trainer.strategy to pipeline"});
   };
+  if (options.pipeline.vertical_sync && plan.weights() != layout::StageWeights::vertical_sync) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} does not take pipeline.vertical_sync", strategy),
+                 .got = "true",
+                 .expected = "false, or the strategy pipedream"});
+  }
+  if (options.pipeline.in_flight != 1 && !plan.is_asynchronous()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} does not take pipeline.in_flight", strategy),
+                 .got = std::to_string(options.pipeline.in_flight),
+                 .expected = "1, or the strategy pipedream or pipedream_2bw"});
+  }
   if (plan.schedule != layout::kOneStageSchedule) return;
   const auto& [axes, pipeline, data] = options.mesh;
   if (pipeline > 1) {

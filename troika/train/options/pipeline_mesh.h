@@ -13,7 +13,7 @@ namespace troika::train {
 // the ranks, if both ways are used, and where Mesh::parse() does.
 layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks);
 
-// Throws Error(usage) if the plan is no pipeline but options of pipelines are set, which it would
+// Throws Error(usage) if options of pipelines are set, which the plan would
 // ignore. `strategy` is the strategy's name.
 void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOptions& options,
                                      const char* strategy);

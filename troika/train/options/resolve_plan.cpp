@@ -21,6 +21,7 @@ using layout::Axis;
 using layout::Cluster;
 using layout::ExchangeMethod;
 using layout::Plan;
+using layout::StageWeights;
 
 constexpr const char* kPlanKey = "trainer.plan";
 constexpr const char* kPipeline = "pipeline";
@@ -126,11 +127,10 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
-// A strategy that is named after a schedule uses this schedule and ignores pipeline.schedule. The
-// loader's batches are the micro-batches, as in gradient accumulation.
-void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+// The loader's batches are the micro-batches, as in gradient accumulation. `initial` is their
+// number without options, for each rank of the pipeline axis or, if that is 0, one for all of them.
+void cut_model(Plan& plan, const TrainOptions& options, const Cluster& cluster, int initial) {
   plan.mesh = pipeline_mesh(options, cluster.ranks());
-  plan.schedule = plan.strategy == kPipeline ? options.pipeline.schedule : plan.strategy;
   plan.chunks = options.pipeline.chunks;
   plan.cut = options.pipeline.cut;
   if (options.zero.stage > 0) {
@@ -149,8 +149,33 @@ void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   if (micro_batches > 0) {
     plan.micro_batches = micro_batches;
   } else if (plan.micro_batches == 1) {
-    plan.micro_batches = 2 * int64_t{plan.mesh.size(Axis::pipeline)};
+    plan.micro_batches = std::max(1, initial * plan.mesh.size(Axis::pipeline));
   }
+}
+
+// A strategy that is named after a schedule uses this schedule and ignores pipeline.schedule.
+void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  cut_model(plan, options, cluster, 2);
+  plan.schedule = plan.strategy == kPipeline ? options.pipeline.schedule : plan.strategy;
+}
+
+// The names of PipeDream's papers.
+void pipedream(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  cut_model(plan, options, cluster, 0);
+  plan.in_flight = options.pipeline.in_flight;
+  plan.schedule = layout::asynchronous_schedule_name(
+      options.pipeline.vertical_sync ? StageWeights::vertical_sync : StageWeights::stashed);
+}
+
+void pipedream_2bw(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  cut_model(plan, options, cluster, static_cast<int>(options.pipeline.in_flight));
+  plan.in_flight = options.pipeline.in_flight;
+  plan.schedule = layout::asynchronous_schedule_name(StageWeights::double_buffered);
+}
+
+void pipedream_flush(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  cut_model(plan, options, cluster, 2);
+  plan.schedule = "1f1b";
 }
 
 struct Strategy {
@@ -186,6 +211,9 @@ constexpr std::array kStrategies{
     Strategy{"v-half", "v-half", pipeline},
     Strategy{"v-min", "v-min", pipeline},
     Strategy{"dualpipe-v", "dualpipe-v", pipeline},
+    Strategy{"pipedream", "pipedream", pipedream},
+    Strategy{"pipedream_2bw", "pipedream_2bw", pipedream_2bw},
+    Strategy{"pipedream_flush", "pipedream_flush", pipedream_flush},
     Strategy{"auto", "ddp", all_reduce},
     Strategy{"ddp2", "dp", ddp2},
     Strategy{"ddp_cpu", "ddp", all_reduce},
@@ -257,8 +285,8 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
                             .int8_block = codec.block},
             .precision = options.trainer.precision,
             .recompute = options.trainer.recompute,
-            .offload_activations = options.offload.activations,
-            .offload_optimizer = options.optimizer.offload};
+            .offload = {.activations = options.offload.activations,
+                        .optimizer = options.optimizer.offload}};
   strategy.choose(plan, options, cluster);
   refuse_ignored_pipeline_options(plan, options, strategy.name);
   return plan;
@@ -298,8 +326,8 @@ TrainOptions with_plan(TrainOptions options) {
   table.set("trainer.precision", plan.precision);
   table.set("trainer.recompute", plan.recompute);
   table.set("trainer.accumulate_grad_batches", std::to_string(plan.micro_batches));
-  table.set("offload.activations", plan.offload_activations);
-  table.set("offload.optimizer", plan.offload_optimizer);
+  table.set("offload.activations", plan.offload.activations);
+  table.set("offload.optimizer", plan.offload.optimizer);
   return options;
 }
 

@@ -130,8 +130,8 @@ TrainOptions with_step_plan(TrainOptions options, const plan::StepModel& model,
   plan.exchange.find_unused_parameters = configured.exchange.find_unused_parameters;
   plan.exchange.static_graph = configured.exchange.static_graph;
   plan.exchange.broadcast_buffers = configured.exchange.broadcast_buffers;
-  if (chosen.settings.offloads_activations) plan.offload_activations = offload.activations;
-  if (chosen.settings.offloads_optimizer) plan.offload_optimizer = offload.optimizer;
+  if (chosen.settings.offloads_activations) plan.offload.activations = offload.activations;
+  if (chosen.settings.offloads_optimizer) plan.offload.optimizer = offload.optimizer;
   const auto& profile = model.problem().profiles[chosen.settings.profile];
   options.data.global_batch_size =
       static_cast<int64_t>(profile.micro_batch) * plan.mesh.sample_shares();
