@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,6 +62,9 @@ struct Values {
 struct CallOptions {
   // The number of values of each key; only for writes to tables of width 0.
   std::span<const uint32_t> lengths = {};
+  // The learning rate with which a push is applied; none: that of the table's rule. With pushes of
+  // several workers in one step (Application::per_step), the first worker's counts.
+  std::optional<double> rate = {};
   // The call's requests are sent only when these calls of the same worker are finished.
   std::vector<Handle> after = {};
 };
@@ -100,6 +104,9 @@ class Worker {
   int64_t step();
   // Returns the last step that all workers have finished, as far as this worker knows.
   int64_t committed();
+  // Blocks until all workers have finished this step. This worker's pulls then see all pushes of
+  // the step. Throws Error(server): `timeout`; `peer` if the scheduler refuses this worker.
+  void wait_until_committed(int64_t step, Deadline deadline);
 
   // Applies the table's update rule to the values of the keys.
   Handle push(std::string_view table, const Keys& keys, const Values& values,
@@ -112,6 +119,13 @@ class Worker {
   // Replaces the values of the keys, and resets the state of the update rule.
   Handle assign(std::string_view table, const Keys& keys, const Values& values,
                 const CallOptions& options = {});
+
+  // Read and replace whole keys: values, the rule's state and the number of updates, as
+  // state_width() describes, key by key. Filters do not apply. Throw Error(server, usage) also for
+  // tables without such states.
+  Handle pull_state(std::string_view table, const Keys& keys, const CallOptions& options = {});
+  Handle assign_state(std::string_view table, const Keys& keys, const Values& states,
+                      const CallOptions& options = {});
 
   // Sets the filters of a table's pushes and pulls, for calls from now on. Values that the filter
   // `significant` has kept are forgotten; flush() sends them. Filters that leave out keys apply to

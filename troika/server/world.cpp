@@ -156,7 +156,8 @@ World::World(const WorldOptions& options, const WorldParts& parts)
     : secret_(options.secret.value_or(net::Secret::random())),
       scheduler_address_(options.scheduler) {
   auto scheduler = parts.scheduler;
-  scheduler.first_servers = options.is_embedded ? options.workers : std::max(options.servers, 1);
+  const bool has_one_each = options.is_embedded && options.servers == 0;
+  scheduler.first_servers = has_one_each ? options.workers : std::max(options.servers, 1);
   scheduler.first_workers = options.role == WorldRole::alone ? 1 : options.workers;
   switch (options.role) {
     case WorldRole::alone:
@@ -174,8 +175,10 @@ World::World(const WorldOptions& options, const WorldParts& parts)
       add_server(fmt::format("server-{}", options.index), parts.server);
       break;
     case WorldRole::worker:
-      if (options.is_embedded) {
-        add_server(fmt::format("server-{}", options.index), parts.server);
+      if (options.has_scheduler) add_scheduler(scheduler);
+      for (int i = options.index; options.is_embedded && i < scheduler.first_servers;
+           i += options.workers) {
+        add_server(fmt::format("server-{}", i), parts.server);
       }
       add_worker(fmt::format("worker-{}", options.index), parts.worker);
       break;
