@@ -19,10 +19,11 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ExchangeMethod>, 3> kMethods{
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 4> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
      {"zero", ExchangeMethod::zero},
-     {"local_steps", ExchangeMethod::local_steps}}};
+     {"local_steps", ExchangeMethod::local_steps},
+     {"servers", ExchangeMethod::servers}}};
 
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
@@ -55,7 +56,8 @@ void add_exchange(config::Table& table, Written& written) {
   auto& exchange = written.plan.exchange;
   table.add("exchange.method", &written.method,
             "how replicas are kept identical; all_reduce: each step averages gradients; zero: the "
-            "same, and memory is sharded; local_steps: parameters are averaged every few steps",
+            "same, and memory is sharded; local_steps: parameters are averaged every few steps; "
+            "servers: parameter servers step the parameters",
             config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
             "size of a bucket of gradients, in bytes", config::at_least(int64_t{0}));
@@ -85,6 +87,24 @@ void add_exchange(config::Table& table, Written& written) {
             config::above(0.0));
   table.add("exchange.outer_momentum", &exchange.outer_momentum, "outer SGD: momentum",
             config::from_to_below(0.0, 1.0));
+}
+
+void add_servers(config::Table& table, ServerExchange& servers) {
+  table.add("servers.consistency", &servers.consistency,
+            "servers: which steps of other ranks a step waits for",
+            config::one_of({"sequential", "bounded", "eventual"}));
+  table.add("servers.delay", &servers.delay, "bounded: number of steps by which ranks may be apart",
+            config::count_from(0));
+  table.add("servers.count", &servers.count, "number of servers; 0: one in each process",
+            config::count_from(0));
+  table.add("servers.replicas", &servers.replicas,
+            "number of copies of each range of parameters on other servers", config::count_from(0));
+  table.add("servers.push_filters", &servers.push_filters,
+            "filters of gradients on their way to the servers; docs/parameter-server.md");
+  table.add("servers.pull_filters", &servers.pull_filters,
+            "filters of parameters on their way to the ranks");
+  table.add("servers.limit_seconds", &servers.limit_seconds,
+            "a process that is silent for this time is lost", config::above(0.0));
 }
 
 void add_compression(config::Table& table, Compression& compression) {
@@ -138,6 +158,7 @@ config::Table make_table(Written& written) {
   table.add("schedule.sums_micro_batches", &plan.sums_micro_batches,
             "sum the gradients of micro-batches instead of averaging them");
   add_exchange(table, written);
+  add_servers(table, plan.exchange.servers);
   add_compression(table, plan.compression);
   table.add("memory.precision", &plan.precision, "number type; see trainer.precision");
   table.add(
@@ -166,6 +187,15 @@ std::string exchange_text(const Plan& plan) {
                          exchange.zero_stage,
                          kSharded[static_cast<size_t>(exchange.zero_stage) - 1], sharing,
                          sharing == 1 ? "" : "s");
+    }
+    case ExchangeMethod::servers: {
+      const auto& servers = exchange.servers;
+      std::string text = servers.count == 0 ? "a server in each process steps"
+                                            : fmt::format("{} servers step", servers.count);
+      text += " the parameters with the ranks' gradients; consistency " + servers.consistency;
+      if (servers.delay > 0) text += fmt::format(", delay {}", servers.delay);
+      if (servers.replicas > 0) text += fmt::format("; copies on {} servers", servers.replicas);
+      return text;
     }
     case ExchangeMethod::local_steps:
       break;
@@ -277,6 +307,16 @@ void Plan::verify() const {
   if (schedule == kCustomSchedule) custom_schedule(*this);
   const bool is_named = schedule != kCustomSchedule && schedule != kOneStageSchedule;
   if (is_named && schedule != kAutomaticSchedule) shape_of(*this);
+  const auto& servers = exchange.servers;
+  if (servers.delay > 0 && servers.consistency != "bounded") {
+    refuse("servers.delay of servers.consistency " + servers.consistency,
+           std::to_string(servers.delay), "0, or servers.consistency bounded");
+  }
+  const int64_t count = servers.count > 0 ? servers.count : mesh.ranks();
+  if (exchange.method == ExchangeMethod::servers && servers.replicas >= count) {
+    refuse("servers.replicas", std::to_string(servers.replicas),
+           fmt::format("fewer than the {} server{}", count, count == 1 ? "" : "s"));
+  }
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");

@@ -7,6 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/server/held_range.h"
 #include "troika/server/key_groups.h"
 #include "troika/server/wire.h"
 
