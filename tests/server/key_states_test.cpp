@@ -113,5 +113,26 @@ TEST(ServerSteps, AreAwaited) {
   EXPECT_EQ(nodes.worker(0).committed(), 0);
 }
 
+// Without the scheduler a step never begins. A worker that has patience says so before the
+// deadline.
+TEST(ServerSteps, EndWithTheSchedulerForWorkersOfLimitedPatience) {
+  Nodes nodes(with_tables({table_with("sum", Application::per_step)}));
+  nodes.add_all(2, 1);
+  auto& worker = nodes.add_worker("w1", milliseconds(400));
+  worker.wait_until_ready(soon());
+  worker.begin_step().wait(soon());
+  nodes.end_scheduler();
+  worker.end_step();
+  const auto begun = worker.begin_step();
+  EXPECT_THROW(worker.wait_until_committed(0, soon()), Error);
+  try {
+    begun.wait(soon());
+    ADD_FAILURE() << "no step begins";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::peer) << error.what();
+    EXPECT_THAT(error.what(), testing::HasSubstr("the scheduler was last heard of 0.4 s ago"));
+  }
+}
+
 }  // namespace
 }  // namespace troika::server

@@ -38,6 +38,7 @@ const char* name_of(Operation operation) {
 Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
     : endpoint_(endpoint),
       resend_(options.resend),
+      patience_(options.patience),
       requests_(endpoint, options.resend),
       member_(
           endpoint, options.member, Role::worker,
@@ -64,8 +65,19 @@ Worker::~Worker() {
   });
 }
 
+std::string Worker::hopeless() const {
+  const bool is_silent =
+      patience_.count() > 0 && member_.surroundings().scheduler_silence > patience_;
+  return is_silent ? member_.scheduler_age() : member_.refusal();
+}
+
 void Worker::tick() {
-  if (member_.refusal().empty()) requests_.resend();
+  const auto reason = hopeless();
+  if (reason.empty()) {
+    requests_.resend();
+  } else {
+    fail_all(reason);
+  }
   timer_ = endpoint_.after(resend_ / 4, [this] { tick(); });
 }
 
@@ -333,7 +345,7 @@ int64_t Worker::committed() {
 void Worker::wait_until_committed(int64_t step, Deadline deadline) {
   std::string problem;
   const auto is_over = [&] {
-    problem = member_.refusal();
+    problem = hopeless();
     return !problem.empty() || steps_.committed() >= step;
   };
   const bool is_in_time = endpoint_.run_until(is_over, time_left(deadline));
@@ -355,7 +367,7 @@ bool Worker::is_ready() {
 void Worker::wait_until_ready(Deadline deadline) {
   std::string problem;
   const auto is_over = [&] {
-    problem = member_.refusal();
+    problem = hopeless();
     return !problem.empty() || is_ready();
   };
   const bool is_in_time = endpoint_.run_until(is_over, time_left(deadline));

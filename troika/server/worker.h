@@ -25,6 +25,9 @@ struct WorkerOptions {
   MemberOptions member = {};
   // Requests that are not answered within this time are sent again. Servers execute each only once.
   net::Duration resend = std::chrono::milliseconds(500);
+  // If nothing was heard from the scheduler for this time, unfinished calls end with Error(server,
+  // peer). 0: they end at their deadlines only.
+  net::Duration patience{0};
 };
 
 // The keys of a call: consecutive ones, or an ascending list, which must stay valid until the call
@@ -158,10 +161,12 @@ class Worker {
   void take_answer(const std::string& peer, std::string message);
   void end(const std::shared_ptr<Call>& call);
   void fail_all(const std::string& reason);
+  // Why no call can succeed, as far as this worker knows; empty if calls can.
+  std::string hopeless() const;
   void tick();
 
   net::Endpoint& endpoint_;
-  const net::Duration resend_;
+  const net::Duration resend_, patience_;
   RangeRequests requests_;
   Steps steps_;
   int64_t last_timestamp_ = 0;

@@ -44,8 +44,9 @@ std::unique_ptr<server::World> embedded_world(const comm::Group& group,
   const auto id =
       group.broadcast_text(rank == 0 ? net::Secret::random().to_hex() : "", 0, "servers");
   scheduler.replicas = static_cast<int>(servers.replicas);
-  scheduler.limit = std::chrono::duration_cast<net::Duration>(
+  const auto limit = std::chrono::duration_cast<net::Duration>(
       std::chrono::duration<double>(servers.limit_seconds));
+  scheduler.limit = limit;
   scheduler.consistency = consistency_of(servers);
   server::WorldOptions options{
       .role = server::WorldRole::worker,
@@ -56,7 +57,7 @@ std::unique_ptr<server::World> embedded_world(const comm::Group& group,
       .is_embedded = true,
       .has_scheduler = rank == 0,
       .secret = cluster::find_secret(id).secret.derive("parameter server", id)};
-  const server::WorldParts parts{.scheduler = std::move(scheduler)};
+  const server::WorldParts parts{.scheduler = std::move(scheduler), .worker = {.patience = limit}};
   std::unique_ptr<server::World> world;
   for (int joining = 0; joining < ranks; ++joining) {
     if (rank == joining) {
