@@ -160,6 +160,11 @@ void join_and_leave(int replicas, test::Faults faults) {
   }
   ASSERT_TRUE(nodes.run_until([&] { return pushes.are_done(); })) << nodes.scheduler().status();
   pushes.expect_sum();
+  // Waits until the last copies are whole.
+  ASSERT_TRUE(nodes.run_until([&] {
+    const auto map = nodes.scheduler().map();
+    return std::ranges::all_of(map.ranges, [](const auto& range) { return range.joiners.empty(); });
+  })) << nodes.scheduler().status();
   const auto map = nodes.scheduler().map();
   for (uint32_t range = 0; range < map.ranges.size(); ++range) {
     EXPECT_THAT(map.ranges[range].holders, testing::SizeIs(static_cast<size_t>(replicas) + 1));
