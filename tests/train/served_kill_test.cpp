@@ -61,7 +61,7 @@ void expect_named(int victim) {
   const auto output = read_file(folder / "output");
   const auto error = output.find(fmt::format("error of rank {}: ", 1 - victim));
   ASSERT_NE(error, std::string::npos) << output;
-  EXPECT_THAT(output.substr(error), testing::HasSubstr(fmt::format("rank {} was lost", victim)));
+  EXPECT_THAT(output.substr(error), testing::HasSubstr(fmt::format("rank {} is gone", victim)));
 }
 
 TEST(ServedKills, ARankIsLost) {

@@ -127,8 +127,8 @@ TEST_F(ServedRun, WeightAveragesReachTheServersAndBack) {
 }
 
 TEST_F(ServedRun, ReportStaleness) {
-  options_.trainer.max_epochs = 6;
-  const auto before = fit(options_, 1).summary;
+  options_.trainer.max_epochs = 4;
+  options_.optimizer.lr = 0.01;
   for (const auto& consistency : {"sequential", "bounded", "eventual"}) {
     const bool is_bounded = consistency == std::string("bounded");
     const auto options = served({fmt::format("server.consistency={}", consistency),
@@ -140,11 +140,12 @@ TEST_F(ServedRun, ReportStaleness) {
     }
     EXPECT_LE(summary.metrics.at("staleness/p50"), summary.metrics.at("staleness/p95"));
     EXPECT_LE(summary.metrics.at("staleness/p95"), summary.metrics.at("staleness/max"));
-    EXPECT_LT(summary.train_loss, 1.2 * before.train_loss) << consistency << " has not learned";
-    int rows = 0;
-    for (const auto& [step, row] : csv_rows(summary.run_folder))
-      rows += row.contains("staleness/p95");
-    EXPECT_EQ(rows, 6) << "one for each epoch";
+    std::vector<double> losses;
+    for (const auto& [step, row] : csv_rows(summary.run_folder)) {
+      if (row.contains("staleness/p95")) losses.push_back(std::stod(row.at(observe::kEpochLoss)));
+    }
+    ASSERT_EQ(losses.size(), 4u) << "one row for each epoch";
+    EXPECT_LT(losses.back(), losses.front()) << consistency;
   }
 }
 
@@ -161,10 +162,7 @@ TEST_F(ServedRun, RefuseWhatServersCannotDo) {
   refused({"trainer.gradient_clip_val=0.5"}, "trainer.gradient_clip_val 0.500000",
           "0: no rank has the mean gradient that would be clipped");
   refused({"optim.name=lamb"}, "optim.name lamb", "optim.name sgd, adam, adamw or adagrad");
-  for (const char* precision : {"16-mixed", "bf16-true"}) {
-    refused({fmt::format("trainer.precision={}", precision)},
-            fmt::format("trainer.precision {}", precision), "32, 64 or bf16-mixed");
-  }
+  refused({"trainer.precision=bf16-true"}, "trainer.precision bf16-true", "32, 64 or bf16-mixed");
   refused({"ddp.hook=fp16"}, "ddp.hook fp16", "none; server.push_filters compress gradients");
   refused({"optim.name=adamw", "offload.optimizer=" + folder_.path().string()},
           "offload.optimizer " + folder_.path().string(), "none: servers keep the states");

@@ -44,7 +44,9 @@ Member::~Member() {
 
 void Member::tick() {
   beat();
-  timer_ = endpoint_.after(options_.beat, [this] { tick(); });
+  // The first beats are lost until the endpoints are connected.
+  const bool is_known = map_->generation > 0;
+  timer_ = endpoint_.after(is_known ? options_.beat : options_.beat / 8, [this] { tick(); });
 }
 
 void Member::beat() {

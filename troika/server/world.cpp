@@ -226,6 +226,7 @@ void World::add_server(const std::string& name, ServerOptions server) {
 
 void World::add_worker(const std::string& name, WorkerOptions worker) {
   auto& node = add_node(name, {});
+  node.watch_peers();
   worker.member.scheduler = kScheduler;
   worker_ = std::make_unique<Worker>(node.endpoint, std::move(worker));
   node.connect_to(scheduler_address_,
@@ -235,6 +236,15 @@ void World::add_worker(const std::string& name, WorkerOptions worker) {
 Worker& World::worker(Deadline deadline) {
   TROIKA_CHECK(worker_, "this process has no worker");
   worker_->wait_until_ready(deadline);
+  // The first requests to servers that are not connected would be lost, and sent again much later.
+  // If a server has ended, another one has its ranges soon.
+  auto& node = *nodes_.back();
+  const auto are_connected = [&] {
+    return std::ranges::all_of(worker_->surroundings().servers, [&](const auto& server) {
+      return node.peers.contains(server.first);
+    });
+  };
+  node.endpoint.run_until(are_connected, std::min<net::Duration>(time_left(deadline), kAttempt));
   return *worker_;
 }
 
