@@ -99,7 +99,7 @@ TEST_F(ServedRun, CheckpointsResumeWithOtherStrategies) {
   options_.optimizer.name = "adamw";
   options_.schedule.name = "step";
   options_.schedule.step_size = 5;
-  options_.checkpoint.every_n_train_steps = 1;
+  options_.checkpoint.every_n_train_steps = 4;
   options_.checkpoint.every_n_epochs = 0;
   options_.trainer.max_epochs = 3;
   const auto oracle = fit(options_, 1);

@@ -96,7 +96,7 @@ void add_servers(config::Table& table, ServerExchange& servers) {
   table.add("servers.delay", &servers.delay, "bounded: number of steps by which ranks may be apart",
             config::count_from(0));
   table.add("servers.count", &servers.count, "number of servers; 0: one in each process",
-            config::count_from(0));
+            config::between(int64_t{0}, int64_t{4096}));
   table.add("servers.replicas", &servers.replicas,
             "number of copies of each range of parameters on other servers", config::count_from(0));
   table.add("servers.push_filters", &servers.push_filters,

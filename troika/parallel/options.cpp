@@ -102,7 +102,7 @@ void add_options(config::Table& table, ServerSection& options) {
   table.add("server.servers", &options.servers,
             "parameter_server: number of servers, which are threads of the processes; 0: one in "
             "each process",
-            count_from(0));
+            config::between(int64_t{0}, int64_t{4096}));
   table.add("server.replicas", &options.replicas,
             "parameter_server: number of copies of each range of parameters on other servers",
             count_from(0));

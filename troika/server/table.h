@@ -92,10 +92,10 @@ struct KeySpan {
 // table.
 KeySpan keys_of(const TableSpec& spec, uint32_t range, uint32_t ranges);
 
-// What Worker::pull_state() and assign_state() carry of a key, as numbers of the table's type: the
+// Worker::pull_state() and assign_state() move these numbers of each key, in the table's type: the
 // values, the rule's state (Segment::state), and the number of updates, whose 64 bits fill the last
-// 8 / size_of(type) numbers. Returns how many numbers that are; 0 for tables without such states:
-// those of width 0, and those whose rule is a user's function.
+// 8 / size_of(type) numbers. Returns how many numbers they are; 0 for tables without such states:
+// tables of width 0, and tables whose rule is a user's function.
 uint64_t state_width(const TableSpec& spec);
 template <typename T>
 uint64_t updates_of(std::span<const T> key_state) {
