@@ -66,8 +66,7 @@ Worker::~Worker() {
 }
 
 std::string Worker::hopeless() const {
-  const bool is_silent =
-      patience_.count() > 0 && member_.surroundings().scheduler_silence > patience_;
+  const bool is_silent = patience_.count() > 0 && member_.silence() > patience_;
   return is_silent ? member_.scheduler_age() : member_.refusal();
 }
 
