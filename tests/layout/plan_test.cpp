@@ -33,7 +33,14 @@ Plan unusual_plan() {
                        .warmup_steps = 9,
                        .outer_step = true,
                        .outer_lr = 0.1,
-                       .outer_momentum = 0.3},
+                       .outer_momentum = 0.3,
+                       .servers = {.consistency = "bounded",
+                                   .delay = 3,
+                                   .count = 5,
+                                   .replicas = 1,
+                                   .push_filters = "half, zlib",
+                                   .pull_filters = "zlib",
+                                   .limit_seconds = 2.5}},
           .compression = {.codec = "topk",
                           .error_feedback = false,
                           .powersgd_rank = 2,
@@ -123,6 +130,17 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(refused({.threads = 1, .exchange = {.method = ExchangeMethod::local_steps}}),
             "[layout] mesh.threads; got 1 with local_steps, expected 0, or exchange.method "
             "all_reduce");
+  const auto served = [&](const ServerExchange& servers) {
+    return refused(
+        {.mesh = mesh, .exchange = {.method = ExchangeMethod::servers, .servers = servers}});
+  };
+  EXPECT_EQ(served({.replicas = 5}), "none");
+  EXPECT_EQ(served({.replicas = 6}),
+            "[layout] servers.replicas; got 6, expected fewer than the 6 servers");
+  EXPECT_EQ(served({.consistency = "bounded", .delay = 2, .count = 1}), "none");
+  EXPECT_EQ(served({.delay = 2}),
+            "[layout] servers.delay of servers.consistency sequential; got 2, expected 0, or "
+            "servers.consistency bounded");
 }
 
 TEST(Plan, HasAScheduleOfItsPipeline) {
@@ -175,6 +193,8 @@ TEST(Plan, SaysWhatItHolds) {
   EXPECT_TRUE(reduces.holds_all_states() && reduces.keeps_replicas_equal());
   EXPECT_TRUE(!shares.holds_all_states() && shares.keeps_replicas_equal());
   EXPECT_TRUE(!averages.holds_all_states() && !averages.keeps_replicas_equal());
+  const Plan served{.exchange = {.method = ExchangeMethod::servers}};
+  EXPECT_TRUE(!served.holds_all_states() && !served.keeps_replicas_equal());
   EXPECT_EQ(reduces.sharing_ranks(), 1);
   EXPECT_EQ(shares.sharing_ranks(), 6);
 }
@@ -201,6 +221,11 @@ TEST(Plan, IsExplained) {
                                     .outer_step = true}}),
               HasSubstr("every 5 steps, by an outer SGD of rate 0.7 and momentum 0.9; the first 7 "
                         "steps average gradients"));
+  EXPECT_THAT(
+      explain({.exchange = {.method = ExchangeMethod::servers,
+                            .servers = {.consistency = "bounded", .delay = 2, .count = 3}}}),
+      HasSubstr("exchange   3 servers step the parameters with the ranks' gradients; consistency "
+                "bounded, delay 2\n"));
 }
 
 }  // namespace

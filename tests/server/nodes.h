@@ -35,10 +35,11 @@ class Nodes {
     server = std::make_unique<Server>(add(name), test_options(std::move(options)));
     return *server;
   }
-  Worker& add_worker(const std::string& name) {
+  Worker& add_worker(const std::string& name, net::Duration patience = {}) {
     auto& worker = workers_[name];
-    worker = std::make_unique<Worker>(
-        add(name), WorkerOptions{.member = {.beat = milliseconds(50)}, .resend = milliseconds(20)});
+    worker = std::make_unique<Worker>(add(name), WorkerOptions{.member = {.beat = milliseconds(50)},
+                                                               .resend = milliseconds(20),
+                                                               .patience = patience});
     return *worker;
   }
   // Adds servers s0, s1, ... and workers w0, w1, ..., and waits until all take part.

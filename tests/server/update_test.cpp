@@ -39,7 +39,30 @@ TEST(ServerUpdate, RulesAreThoseOfPyTorch) {
   const double first = 1 - 0.1 * (m1 / 0.1) / (std::sqrt(v1 / 0.01) + 1e-3);
   EXPECT_NEAR(run_update<double>("adam rate=0.1 beta1=0.9 beta2=0.99 epsilon=0.001", {2, 3}),
               first - 0.1 * (m2 / (1 - 0.81)) / (std::sqrt(v2 / (1 - 0.99 * 0.99)) + 1e-3), 1e-14);
+  EXPECT_DOUBLE_EQ(run_update<double>("momentum rate=0.1 momentum=0.5 nesterov=1", {2}),
+                   1 - 0.1 * (2 + 0.5 * 2));
+  EXPECT_DOUBLE_EQ(run_update<double>("sgd rate=0.1 weight_decay=0.5", {2}), 1 - 0.1 * (2 + 0.5));
+  EXPECT_NEAR(run_update<double>("adam rate=0.1 epsilon=0 weight_decay=0.5", {2}), 1 - 0.1, 1e-14)
+      << "the first step is that of the sign";
+  EXPECT_NEAR(run_update<double>("adamw rate=0.1 epsilon=0 weight_decay=0.5", {2}),
+              (1 - 0.1 * 0.5) - 0.1, 1e-14)
+      << "decoupled";
   EXPECT_FLOAT_EQ(run_update<float>("momentum rate=0.1 momentum=0.5", {2, 3}), 0.4f);
+}
+
+TEST(ServerUpdate, UseTheRateOfThePush) {
+  for (const char* rule : {"sgd", "momentum", "adagrad", "adam", "adamw weight_decay=0.1"}) {
+    const auto spec = parse_update(rule);
+    auto other = spec;
+    other.rate = 0.5;
+    double value = 1, expected = 1;
+    const double pushed = 3;
+    std::vector<double> state(2), expected_state(2);
+    make_update(spec, {}).apply64({{&value, 1}, state, {&pushed, 1}, 1, 0.5});
+    make_update(other, {}).apply64({{&expected, 1}, expected_state, {&pushed, 1}});
+    EXPECT_EQ(value, expected) << rule;
+    EXPECT_NE(value, 1) << rule;
+  }
 }
 
 TEST(ServerUpdate, ProximalL1ShrinksTowardsZero) {
@@ -49,15 +72,17 @@ TEST(ServerUpdate, ProximalL1ShrinksTowardsZero) {
 }
 
 TEST(ServerUpdate, HasATextForm) {
-  for (const char* text :
-       {"sum", "sgd rate=0.1", "adagrad rate=1 epsilon=1e-10 scale=2", "user name=mine",
-        "proximal_l1 rate=0.5 l1=0.25", "momentum rate=0.1 momentum=0.9"}) {
+  for (const char* text : {"sum", "sgd rate=0.1", "sgd rate=0.1 weight_decay=0.5",
+                           "adamw rate=0.1 beta1=0.9 beta2=0.99 epsilon=1e-08 weight_decay=0.01",
+                           "momentum rate=0.1 momentum=0.9 nesterov=1 scale=0.5",
+                           "adagrad rate=1 epsilon=1e-10 scale=2", "user name=mine",
+                           "proximal_l1 rate=0.5 l1=0.25", "momentum rate=0.1 momentum=0.9"}) {
     EXPECT_EQ(to_text(parse_update(text)), text);
   }
   EXPECT_ERROR(
       parse_update("sgdd"), ErrorKind::usage,
       "[server] unknown update rule; got sgdd, expected sum, sgd, momentum, adagrad, adam, "
-      "proximal_l1, user (did you mean sgd?)");
+      "adamw, proximal_l1, user (did you mean sgd?)");
   EXPECT_ERROR(parse_update("sgd momentum=0.9"), ErrorKind::usage,
                "[server] update rule sgd does not take this; got momentum=0.9, expected "
                "name=number, as in `sgd rate=0.01`");

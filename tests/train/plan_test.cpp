@@ -38,22 +38,23 @@ TEST(ResolvePlan, NamesMeanPlans) {
     bool finds_unused;
   };
   const auto reduce = ExchangeMethod::all_reduce, zero = ExchangeMethod::zero;
-  for (const auto& meaning :
-       std::vector<Meaning>{{"ddp", "ddp", reduce, 0, false},
-                            {"auto", "ddp", reduce, 0, false},
-                            {"ddp_spawn", "ddp", reduce, 0, false},
-                            {"ddp_fork_find_unused_parameters_true",
-                             "ddp_find_unused_parameters_true", reduce, 0, true},
-                            {"ddp_find_unused_parameters_false", "ddp", reduce, 0, false},
-                            {"horovod", "horovod", reduce, 0, false},
-                            {"zero1", "zero1", zero, 1, false},
-                            {"deepspeed", "zero2", zero, 2, false},
-                            {"deepspeed_stage_1", "zero1", zero, 1, false},
-                            {"deepspeed_stage_3", "zero3", zero, 3, false},
-                            {"sharded", "zero2", zero, 2, false},
-                            {"fsdp", "zero3", zero, 3, false},
-                            {"ddp_fully_sharded", "zero3", zero, 3, false},
-                            {"local_sgd", "local_sgd", ExchangeMethod::local_steps, 0, false}}) {
+  for (const auto& meaning : std::vector<Meaning>{
+           {"ddp", "ddp", reduce, 0, false},
+           {"auto", "ddp", reduce, 0, false},
+           {"ddp_spawn", "ddp", reduce, 0, false},
+           {"ddp_fork_find_unused_parameters_true", "ddp_find_unused_parameters_true", reduce, 0,
+            true},
+           {"ddp_find_unused_parameters_false", "ddp", reduce, 0, false},
+           {"horovod", "horovod", reduce, 0, false},
+           {"zero1", "zero1", zero, 1, false},
+           {"deepspeed", "zero2", zero, 2, false},
+           {"deepspeed_stage_1", "zero1", zero, 1, false},
+           {"deepspeed_stage_3", "zero3", zero, 3, false},
+           {"sharded", "zero2", zero, 2, false},
+           {"fsdp", "zero3", zero, 3, false},
+           {"ddp_fully_sharded", "zero3", zero, 3, false},
+           {"local_sgd", "local_sgd", ExchangeMethod::local_steps, 0, false},
+           {"parameter_server", "parameter_server", ExchangeMethod::servers, 0, false}}) {
     const auto plan = resolve_plan(with_strategy(meaning.name), Cluster::uniform(2, 3));
     EXPECT_EQ(plan.strategy, meaning.ours) << meaning.name;
     EXPECT_EQ(plan.mesh, layout::Mesh(Axis::data, 6)) << meaning.name;
@@ -215,6 +216,8 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
   EXPECT_THAT(refused(local, 4),
               HasSubstr("replicas of a pipeline average gradients in each step; got "
                         "exchange.method local_steps"));
+  local.exchange.method = ExchangeMethod::servers;
+  EXPECT_THAT(refused(local, 4), HasSubstr("exchange.method servers"));
   auto compressed = cut;
   compressed.compression.codec = "topk";
   EXPECT_THAT(refused(compressed, 4),

@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Change{"ddp", "ddp", "ddp"}, Change{"zero1", "zero1", "zero1"},
                     Change{"zero2", "zero2", "zero2"}, Change{"zero3", "zero3", "zero3"},
                     Change{"zero3", "ddp", "zero1"}, Change{"ddp", "zero2", "zero3"},
-                    Change{"zero1", "zero3", "ddp"}),
+                    Change{"zero1", "zero3", "ddp"}, Change{"ddp", "parameter_server", "zero2"}),
     [](const auto& info) { return info.param.before + info.param.after + info.param.back; });
 
 }  // namespace

@@ -296,7 +296,7 @@ TEST_F(ShardedRun, HybridShardIsWithinNodes) {
   comm::local::run_ranks(comm::local::make(4, {0, 0, 1, 1}), [&](const comm::Group& group) {
     const auto task = make_wide_task();
     const auto exchange = make_exchange(resolve_plan(with("hybrid_shard"), cluster_of(group)),
-                                        options_, *task, group, nullptr);
+                                        options_, {}, *task, group, nullptr);
     EXPECT_EQ(dynamic_cast<parallel::Sharded&>(*exchange).sharing_group().size(), 2);
   });
 }

@@ -19,10 +19,11 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ExchangeMethod>, 3> kMethods{
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 4> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
      {"zero", ExchangeMethod::zero},
-     {"local_steps", ExchangeMethod::local_steps}}};
+     {"local_steps", ExchangeMethod::local_steps},
+     {"servers", ExchangeMethod::servers}}};
 
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
@@ -55,7 +56,8 @@ void add_exchange(config::Table& table, Written& written) {
   auto& exchange = written.plan.exchange;
   table.add("exchange.method", &written.method,
             "how replicas are kept identical; all_reduce: each step averages gradients; zero: the "
-            "same, and memory is sharded; local_steps: parameters are averaged every few steps",
+            "same, and memory is sharded; local_steps: parameters are averaged every few steps; "
+            "servers: parameter servers step the parameters",
             config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
             "size of a bucket of gradients, in bytes", config::at_least(int64_t{0}));
@@ -85,6 +87,24 @@ void add_exchange(config::Table& table, Written& written) {
             config::above(0.0));
   table.add("exchange.outer_momentum", &exchange.outer_momentum, "outer SGD: momentum",
             config::from_to_below(0.0, 1.0));
+}
+
+void add_servers(config::Table& table, ServerExchange& servers) {
+  table.add("servers.consistency", &servers.consistency,
+            "servers: which steps of other ranks a step waits for",
+            config::one_of({"sequential", "bounded", "eventual"}));
+  table.add("servers.delay", &servers.delay, "bounded: number of steps by which ranks may be apart",
+            config::count_from(0));
+  table.add("servers.count", &servers.count, "number of servers; 0: one in each process",
+            config::between(int64_t{0}, int64_t{4096}));
+  table.add("servers.replicas", &servers.replicas,
+            "number of copies of each range of parameters on other servers", config::count_from(0));
+  table.add("servers.push_filters", &servers.push_filters,
+            "filters of gradients on their way to the servers; docs/parameter-server.md");
+  table.add("servers.pull_filters", &servers.pull_filters,
+            "filters of parameters on their way to the ranks");
+  table.add("servers.limit_seconds", &servers.limit_seconds,
+            "a process that is silent for this time is lost", config::above(0.0));
 }
 
 void add_compression(config::Table& table, Compression& compression) {
@@ -142,6 +162,7 @@ config::Table make_table(Written& written) {
   table.add("schedule.sums_micro_batches", &plan.sums_micro_batches,
             "sum the gradients of micro-batches instead of averaging them");
   add_exchange(table, written);
+  add_servers(table, plan.exchange.servers);
   add_compression(table, plan.compression);
   table.add("memory.precision", &plan.precision, "number type; see trainer.precision");
   table.add(
@@ -152,51 +173,6 @@ config::Table make_table(Written& written) {
   table.add("memory.offload_optimizer", &plan.offload.optimizer,
             "folder for the states of the optimizer; empty: no offload");
   return table;
-}
-
-std::string exchange_text(const Plan& plan) {
-  const auto& exchange = plan.exchange;
-  const int64_t sharing = plan.sharing_ranks();
-  switch (exchange.method) {
-    case ExchangeMethod::all_reduce:
-      return !plan.mesh.has_uneven_stages() && plan.mesh.size(Axis::data) == 1 && plan.threads <= 1
-                 ? "one replica: nothing is exchanged"
-                 : "each step averages gradients by all-reduce; every replica holds all parameters "
-                   "and states";
-    case ExchangeMethod::zero: {
-      constexpr std::array kSharded{"optimizer states", "optimizer states and gradients",
-                                    "optimizer states, gradients and parameters"};
-      return fmt::format("each step averages gradients; ZeRO stage {} shards {} over {} rank{}",
-                         exchange.zero_stage,
-                         kSharded[static_cast<size_t>(exchange.zero_stage) - 1], sharing,
-                         sharing == 1 ? "" : "s");
-    }
-    case ExchangeMethod::local_steps:
-      break;
-  }
-  std::string text = fmt::format("ranks step by themselves and average parameters every {} steps",
-                                 exchange.period);
-  if (exchange.outer_step) {
-    text += fmt::format(", by an outer SGD of rate {} and momentum {}", exchange.outer_lr,
-                        exchange.outer_momentum);
-  }
-  if (exchange.warmup_steps > 0) {
-    text += fmt::format("; the first {} steps average gradients", exchange.warmup_steps);
-  }
-  return text;
-}
-
-std::string memory_text(const Plan& plan) {
-  std::string text = fmt::format("precision {}", plan.precision);
-  text += plan.recompute == "none" ? ", all activations kept"
-                                   : fmt::format(", recomputation {}", plan.recompute);
-  if (!plan.offload.activations.empty()) {
-    text += fmt::format(", activations offloaded to {}", plan.offload.activations);
-  }
-  if (!plan.offload.optimizer.empty()) {
-    text += fmt::format(", optimizer states offloaded to {}", plan.offload.optimizer);
-  }
-  return text;
 }
 
 // Throws Error(usage) if the schedule does not support the shape.
@@ -234,20 +210,6 @@ void require_asynchronous(const Plan& plan) {
     refuse(what, fmt::format("schedule.micro_batches {}", plan.micro_batches),
            fmt::format("at least {}, those in flight", least));
   }
-}
-
-std::string weights_text(const Plan& plan) {
-  switch (plan.weights()) {
-    case StageWeights::synchronous:
-      return "";
-    case StageWeights::stashed:
-      return "no flushes; a micro-batch uses each stage's newest weights, forward and backward";
-    case StageWeights::vertical_sync:
-      return "no flushes; a micro-batch uses weights of the same step on all stages";
-    case StageWeights::double_buffered:
-      return "no flushes; a step's gradients are those of the weights before the latest step";
-  }
-  TROIKA_CHECK(false, "weights of a known kind");
 }
 
 }  // namespace
@@ -314,6 +276,16 @@ void Plan::verify() const {
   if (!is_asynchronous() && in_flight != 1) {
     refuse("schedule.in_flight of schedule.name " + schedule, std::to_string(in_flight), "1");
   }
+  const auto& servers = exchange.servers;
+  if (servers.delay > 0 && servers.consistency != "bounded") {
+    refuse("servers.delay of servers.consistency " + servers.consistency,
+           std::to_string(servers.delay), "0, or servers.consistency bounded");
+  }
+  const int64_t count = servers.count > 0 ? servers.count : mesh.ranks();
+  if (exchange.method == ExchangeMethod::servers && servers.replicas >= count) {
+    refuse("servers.replicas", std::to_string(servers.replicas),
+           fmt::format("fewer than the {} server{}", count, count == 1 ? "" : "s"));
+  }
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");
@@ -340,51 +312,6 @@ Schedule schedule_of(const Plan& plan) {
     refuse("schedule auto without measured times", "a plan", "a run, which measures them");
   }
   return complete(row_of(plan).order(shape_of(plan)), {}, gathers);
-}
-
-std::string explain(const Plan& plan) {
-  plan.verify();
-  std::vector<std::string> lines;
-  const auto mesh = plan.mesh.text();
-  const int ranks = plan.mesh.ranks();
-  lines.push_back(fmt::format("strategy   {}", plan.strategy));
-  lines.push_back(fmt::format(
-      "mesh       {} rank{}{}{}", ranks, ranks == 1 ? "" : "s", mesh.empty() ? "" : ": " + mesh,
-      plan.threads > 0 ? fmt::format(", {} thread{} with a replica each in each", plan.threads,
-                                     plan.threads == 1 ? "" : "s")
-                       : ""));
-  const bool is_whole = plan.schedule == kOneStageSchedule;
-  lines.push_back(
-      fmt::format("stages     {}{}",
-                  is_whole ? "one: each replica runs the whole model"
-                  : plan.cut.empty()
-                      ? "the model's blocks, cut into stages of about equal numbers of parameters"
-                      : "",
-                  is_whole && !plan.cut.empty() ? ", " + plan.cut : plan.cut));
-  lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
-                              plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
-                              plan.micro_batches == 1   ? ""
-                              : plan.sums_micro_batches ? ", summed"
-                                                        : ", averaged"));
-  if (plan.is_asynchronous()) lines.push_back("           " + weights_text(plan));
-  // Longer schedules are not shown, since they explain nothing more.
-  constexpr int64_t kShownPasses = 8;
-  const int64_t passes = plan.mesh.size(Axis::pipeline) * plan.micro_batches;
-  if (passes <= kShownPasses && plan.schedule != kAutomaticSchedule && !plan.is_asynchronous()) {
-    const auto text = schedule_of(plan).text();
-    const char* title = "actions    ";
-    for (const auto& actions : split(trim(text), '\n')) {
-      lines.push_back(title + actions);
-      title = "           ";
-    }
-  }
-  lines.push_back(fmt::format("exchange   {}", exchange_text(plan)));
-  if (plan.compression.codec != "none") {
-    lines.push_back(
-        fmt::format("           gradients are compressed by {}", plan.compression.codec));
-  }
-  lines.push_back(fmt::format("memory     {}", memory_text(plan)));
-  return fmt::format("{}\n", fmt::join(lines, "\n"));
 }
 
 }  // namespace troika::layout

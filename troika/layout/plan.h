@@ -29,9 +29,25 @@ struct Compression {
 
 // The method that keeps the replicas along the data axis equal.
 enum class ExchangeMethod {
-  all_reduce,  // averages gradients every step; each rank holds all parameters and states
-  zero,        // as all_reduce, with states, gradients and parameters sharded
-  local_steps  // ranks step independently; parameters are averaged from time to time
+  all_reduce,   // averages gradients every step; each rank holds all parameters and states
+  zero,         // as all_reduce, with states, gradients and parameters sharded
+  local_steps,  // ranks step independently; parameters are averaged from time to time
+  servers       // parameter servers step the parameters with the ranks' gradients; ranks pull them
+};
+
+// For ExchangeMethod::servers (docs/parameter-server.md).
+struct ServerExchange {
+  // sequential: a step begins when all ranks have finished the one before; bounded: `delay` steps
+  // earlier; eventual: at once.
+  std::string consistency = "sequential";
+  int64_t delay = 0;
+  int64_t count = 0;     // of servers, server i in the process of rank i % ranks; 0: one a rank
+  int64_t replicas = 0;  // copies of each range of parameters besides its master's
+  std::string push_filters = {};  // of gradients, as server::parse_filters() reads them
+  std::string pull_filters = {};  // of parameters
+  double limit_seconds = 10;      // a process that is silent for this time is lost
+
+  bool operator==(const ServerExchange&) const = default;
 };
 
 struct GradientExchange {
@@ -58,6 +74,8 @@ struct GradientExchange {
   bool outer_step = false;
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
+
+  ServerExchange servers = {};
 
   bool operator==(const GradientExchange&) const = default;
 };
@@ -111,12 +129,15 @@ struct Plan {
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) if ZeRO's stage or group, threads, or a schedule without flushes are
-  // combined with a method, a mesh or micro-batches that do not support them.
+  // Throws Error(usage) if ZeRO's stage or group, threads, values of `servers`, or a schedule
+  // without flushes are combined with a method, a mesh, micro-batches or each other in a way that
+  // is not supported.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.
-  bool keeps_replicas_equal() const { return exchange.method != ExchangeMethod::local_steps; }
+  bool keeps_replicas_equal() const {
+    return exchange.method == ExchangeMethod::all_reduce || exchange.method == ExchangeMethod::zero;
+  }
   StageWeights weights() const { return weights_of_schedule(schedule); }
   // Whether stages step by themselves, without a flush before each step.
   bool is_asynchronous() const { return weights() != StageWeights::synchronous; }

@@ -92,6 +92,30 @@ void add_options(config::Table& table, DiLoCoOptions& options) {
             "diloco: Nesterov momentum of the outer SGD", from_to_below(0.0, 1.0));
 }
 
+void add_options(config::Table& table, ServerSection& options) {
+  table.add("server.consistency", &options.consistency,
+            "parameter_server: sequential: a step begins when all processes have finished the one "
+            "before; bounded: server.delay steps earlier; eventual: at once",
+            one_of({"sequential", "bounded", "eventual"}));
+  table.add("server.delay", &options.delay,
+            "consistency bounded: number of steps that processes may be apart", count_from(0));
+  table.add("server.servers", &options.servers,
+            "parameter_server: number of servers, which are threads of the processes; 0: one in "
+            "each process",
+            config::between(int64_t{0}, int64_t{4096}));
+  table.add("server.replicas", &options.replicas,
+            "parameter_server: number of copies of each range of parameters on other servers",
+            count_from(0));
+  table.add("server.push_filters", &options.push_filters,
+            "parameter_server: filters of gradients on their way to the servers "
+            "(docs/parameter-server.md); empty: none");
+  table.add("server.pull_filters", &options.pull_filters,
+            "parameter_server: filters of parameters on their way to the processes; empty: none");
+  table.add("server.limit_seconds", &options.limit_seconds,
+            "parameter_server: a process that is silent for this number of seconds is lost",
+            above(0.0));
+}
+
 void add_options(config::Table& table, MeshOptions& options) {
   table.add("mesh.axes", &options.axes,
             "pipelines: both axes, in place of mesh.pipeline and mesh.data; may give one number of "

@@ -63,12 +63,24 @@ struct DiLoCoOptions {
   double outer_momentum = 0.9;
 };
 
+// Section [server], of strategy parameter_server.
+struct ServerSection {
+  std::string consistency = "sequential";  // or bounded, eventual
+  int64_t delay = 0;                       // steps, of bounded
+  int64_t servers = 0;                     // 0: one in each process
+  int64_t replicas = 0;                    // copies of each range of parameters
+  std::string push_filters = {};           // texts for server::parse_filters()
+  std::string pull_filters = {};
+  double limit_seconds = 10;
+};
+
 // Binds the options to their keys. `options` must outlive the table.
 void add_options(config::Table& table, DdpOptions& options);
 void add_options(config::Table& table, HorovodOptions& options);
 void add_options(config::Table& table, ZeroOptions& options);
 void add_options(config::Table& table, LocalSgdOptions& options);
 void add_options(config::Table& table, DiLoCoOptions& options);
+void add_options(config::Table& table, ServerSection& options);
 void add_options(config::Table& table, MeshOptions& options);
 void add_options(config::Table& table, PipelineSection& options);
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/layout/box.h"
@@ -52,6 +54,9 @@ class ParameterStore {
   // sums over whole parameters. It lives as long as this object.
   virtual const GroupReducer& shards_reducer() const { return reducer(); }
 
+  // Returns the optimizer that step() needs in place of one over parameters(), for a store whose
+  // parameters are not stepped in this process; null: the store needs none. Called once.
+  virtual std::unique_ptr<optim::FlatOptimizer> own_optimizer() { return nullptr; }
   // Calls `update`, which steps the optimizer, and then updates the module where necessary. May
   // block.
   virtual void step_by(const std::function<void()>& update) = 0;
@@ -70,6 +75,12 @@ class ParameterStore {
   // Makes parameters and buffers the same bits on all ranks, for validation, checkpoints of the
   // module and the end of training. Does nothing where they are equal already. Blocks.
   virtual void synchronize_replicas() = 0;
+  // Makes parameters, and states of own_optimizer(), those after the last step of all ranks, for a
+  // checkpoint. Called by all ranks. Blocks.
+  virtual void fetch_states() {}
+  // Returns numbers about the steps since the last call, for a row of the log, the same on all
+  // ranks; empty: there are none. Called by all ranks. Blocks.
+  virtual std::vector<std::pair<std::string, double>> take_statistics() { return {}; }
 
   // Scales the gradients so that their 2-norm over all elements of the model, computed in float64,
   // is at most `max_norm`. Call it between finish_backward() and step(). Returns the norm before

@@ -11,7 +11,8 @@ void check_answer(const RangeRequest& request, const Answer& plain) {
   if (!plain.error.empty()) return;
   const auto& table = request.call->table;
   const bool has_lengths = table.width == 0 && reads(request.operation);
-  uint64_t expected = reads(request.operation) ? request.keys.count * table.width : 0;
+  uint64_t expected =
+      reads(request.operation) ? request.keys.count * width_of(table, request.operation) : 0;
   if (has_lengths) {
     expected = std::accumulate(plain.lengths.begin(), plain.lengths.end(), uint64_t{0});
   }
@@ -30,7 +31,7 @@ void Call::assemble() {
   const size_t size = size_of(table.type);
   uint64_t keys = 0;
   for (const auto& request : requests) keys += request->keys.count;
-  const uint64_t width = table.width;
+  const uint64_t width = width_of(table, requests.front()->operation);
   // The index of each key's first value.
   std::vector<uint64_t> begins;
   if (width == 0) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ struct RangeRequest {
   Operation operation = Operation::push;
   uint32_t table = 0;
   KeySpan run = {};
+  std::optional<double> rate = {};
   Coding coding = {};
   RequestParts parts = {};
   Message answer = {};  // plain

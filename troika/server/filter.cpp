@@ -156,6 +156,7 @@ bool is_lossless(const Filter& filter, const TableSpec& table) {
   switch (filter.kind) {
     case FilterKind::significant:
       return filter.threshold == 0 && table.admit <= 1 && table.rows == 0 &&
+             table.update.weight_decay == 0 &&
              (rule == UpdateKind::sum || rule == UpdateKind::sgd || rule == UpdateKind::adagrad);
     case FilterKind::skip:
       return filter.probability == 1;

@@ -67,10 +67,10 @@ void check_filters(const Filters& filters, Direction direction);
 
 // Whether values on servers and workers are those without the filter, for any order of messages. If
 // not, the filter is lossy. `significant` with threshold 0 only leaves out zeros, so it is lossless
-// for the rules that zeros do not change: sum, sgd, adagrad, in tables without `admit` and `rows`,
-// which count pushes of zeros. `kkt` is lossless for per_push tables
-// with rule proximal_l1, if `l1` is at most the rule's and no other worker pushes between pull and
-// push; this function does not count it as lossless.
+// for the rules that zeros do not change: sum, sgd, adagrad without weight decay, in tables without
+// `admit` and `rows`, which count pushes of zeros. `kkt` is lossless for per_push tables with rule
+// proximal_l1, if `l1` is at most the rule's and no other worker pushes between pull and push; this
+// function does not count it as lossless.
 bool is_lossless(const Filter& filter, const TableSpec& table);
 
 }  // namespace troika::server

@@ -34,8 +34,12 @@ uint32_t table_index(const RingMap& map, std::string_view table) {
                .hint = "did you mean " + nearest(table, names) + "?"});
 }
 
-void check_call(const TableSpec& table, const std::string& what, const Keys& keys,
-                const Values* values, const CallOptions& options) {
+void check_call(Operation operation, const TableSpec& table, const std::string& what,
+                const Keys& keys, const Values* values, const CallOptions& options) {
+  if (has_states(operation) && state_width(table) == 0) {
+    refuse(what, "the states of this table cannot be moved", to_text(table),
+           "a width above 0, and a rule that is no user's function");
+  }
   const uint64_t count = keys.count();
   if (keys.list.empty() && count > 0) {
     const uint64_t most = table.keys == 0 ? 0 : table.keys;
@@ -56,7 +60,7 @@ void check_call(const TableSpec& table, const std::string& what, const Keys& key
            fmt::format("keys below {}", table.keys));
   }
   const size_t size = size_of(table.type);
-  uint64_t expected = count * table.width;
+  uint64_t expected = count * width_of(table, operation);
   if (values && table.width == 0) {
     if (options.lengths.size() != count) {
       refuse(what, "lengths of the keys' values", std::to_string(options.lengths.size()),
@@ -111,9 +115,8 @@ RangeRequest make_request(Operation operation, uint32_t index, const TableSpec& 
   std::vector<Key> listed;
   std::vector<uint32_t> lengths;
   std::vector<char> gathered;
-  const auto length = [&](uint64_t key) {
-    return table.width > 0 ? table.width : options.lengths[key];
-  };
+  const uint32_t width = width_of(table, operation);
+  const auto length = [&](uint64_t key) { return width > 0 ? width : options.lengths[key]; };
   if (keys.list.empty()) {
     body.run = {keys.key(group.first), group.count};
   } else if (group.positions.empty()) {
@@ -123,11 +126,11 @@ RangeRequest make_request(Operation operation, uint32_t index, const TableSpec& 
     body.keys = listed;
   }
   if (values) {
-    const bool has_lengths = table.width == 0;
+    const bool has_lengths = width == 0;
     // The first value of each key of the call, for lengths that differ.
     std::vector<uint64_t> begins(has_lengths ? keys.count() + 1 : 0);
     for (uint64_t i = 0; i + 1 < begins.size(); ++i) begins[i + 1] = begins[i] + length(i);
-    const auto begin = [&](uint64_t i) { return has_lengths ? begins[i] : i * table.width; };
+    const auto begin = [&](uint64_t i) { return has_lengths ? begins[i] : i * width; };
     for (uint64_t i = 0; has_lengths && i < group.count; ++i) {
       lengths.push_back(length(group.position(i)));
     }
@@ -143,8 +146,12 @@ RangeRequest make_request(Operation operation, uint32_t index, const TableSpec& 
       body.values = gathered;
     }
   }
-  RangeRequest request{
-      .call = {}, .keys = group, .operation = operation, .table = index, .run = body.run};
+  RangeRequest request{.call = {},
+                       .keys = group,
+                       .operation = operation,
+                       .table = index,
+                       .run = body.run,
+                       .rate = options.rate};
   if (filter) request.coding = filter->coding(operation, body.keys);
   request.parts = make_parts(body, table.type, request.coding,
                              filter ? mix(filter->seed(), draw, group.range) : 0);

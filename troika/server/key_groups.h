@@ -18,8 +18,8 @@ uint32_t table_index(const RingMap& map, std::string_view table);
 
 // Throws Error(server, usage) if keys and values do not fit the table. `values` is null for reads.
 // The message begins with `what`.
-void check_call(const TableSpec& table, const std::string& what, const Keys& keys,
-                const Values* values, const CallOptions& options);
+void check_call(Operation operation, const TableSpec& table, const std::string& what,
+                const Keys& keys, const Values* values, const CallOptions& options);
 
 // Returns the call's keys by range, in the order of ranges.
 std::vector<KeyGroup> group_keys(const TableSpec& table, const Keys& keys, uint32_t ranges);

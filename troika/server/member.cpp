@@ -61,7 +61,7 @@ Surroundings Member::surroundings() const {
   return {.servers = servers_,
           .is_over = is_over_,
           .refusal = refusal_,
-          .scheduler_silence = endpoint_.now() - heard_};
+          .scheduler_silence = silence()};
 }
 
 void Member::leave() {
@@ -70,7 +70,7 @@ void Member::leave() {
 }
 
 std::string Member::scheduler_age() const {
-  const double seconds = std::chrono::duration<double>(endpoint_.now() - heard_).count();
+  const double seconds = std::chrono::duration<double>(silence()).count();
   return fmt::format("the scheduler was last heard of {:.1f} s ago", seconds);
 }
 

@@ -54,6 +54,8 @@ class Member {
   // Why the scheduler does not let this node take part; empty if it does.
   const std::string& refusal() const { return refusal_; }
   Surroundings surroundings() const;
+  // The time since the scheduler was last heard of.
+  net::Duration silence() const { return endpoint_.now() - heard_; }
   // Returns a text for messages that says when the scheduler was last heard of.
   std::string scheduler_age() const;
 

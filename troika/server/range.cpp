@@ -41,7 +41,7 @@ std::string Range::refusal(const RequestBody& body) const {
 
 void Range::write(const Request& request, const Message& message) {
   const auto& [head, body] = request;
-  const bool is_assignment = body.operation == Operation::assign;
+  const bool is_assignment = !pushes(body.operation);
   const bool waits = !is_assignment && head.step > committed_ &&
                      tables_[body.table].spec.application == Application::per_step;
   std::visit(
@@ -83,6 +83,7 @@ template <typename T>
 void Range::apply_sums(Store<T>& store, uint32_t table, int64_t step, const Departed& departed) {
   StepSum<T> sum(tables_[table].spec);
   bool has_push = false;
+  std::optional<double> rate;  // of the first push
   const auto end = waiting_.lower_bound({step + 1, 0});
   for (auto entry = waiting_.lower_bound({step, 0}); entry != end; ++entry) {
     const auto left = departed.find(entry->first.second);
@@ -91,10 +92,14 @@ void Range::apply_sums(Store<T>& store, uint32_t table, int64_t step, const Depa
       const auto body = parse_request(*message).body;
       if (body.table != table) continue;
       sum.add(body);
+      if (!has_push) rate = body.rate;
       has_push = true;
     }
   }
-  if (has_push) store.push(sum.push());
+  if (!has_push) return;
+  auto push = sum.push();
+  push.rate = rate;
+  store.push(push);
 }
 
 void Range::commit(int64_t step, const Departed& departed) {

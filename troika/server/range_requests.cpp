@@ -109,7 +109,8 @@ void RangeRequests::send_one(uint32_t range, uint64_t number, const RangeRequest
                    .table = request.table,
                    .operation = request.operation,
                    .coding = request.coding,
-                   .run = request.run};
+                   .run = request.run,
+                   .rate = request.rate};
   const auto& parts = request.parts;
   const bool is_absent = head.coding.signature != 0 && queue.kept.contains(head.coding.signature);
   head.coding.keys_are_absent = is_absent;

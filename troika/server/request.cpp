@@ -1,5 +1,8 @@
 #include "troika/server/request.h"
 
+#include <cmath>
+#include <limits>
+
 #include "troika/base/error.h"
 #include "troika/server/wire.h"
 
@@ -71,6 +74,7 @@ void write_head(const RequestHead& head, std::string& to) {
   writer.number(coding.signature);
   writer.number(head.run.first);
   writer.number(head.run.count);
+  writer.number(head.rate.value_or(std::numeric_limits<double>::quiet_NaN()));
 }
 
 RequestHead parse_head(std::string_view message) {
@@ -87,7 +91,7 @@ RequestHead parse_head(std::string_view message) {
   head.range = reader.number<uint32_t>();
   head.table = reader.number<uint32_t>();
   const auto operation = reader.number<uint8_t>();
-  if (operation > static_cast<uint8_t>(Operation::assign)) {
+  if (operation > static_cast<uint8_t>(Operation::assign_state)) {
     fail_request("unknown operation in a request", operation);
   }
   head.operation = static_cast<Operation>(operation);
@@ -103,6 +107,8 @@ RequestHead parse_head(std::string_view message) {
   coding.signature = reader.number<uint64_t>();
   head.run.first = reader.number<uint64_t>();
   head.run.count = reader.number<uint64_t>();
+  const auto rate = reader.number<double>();
+  if (!std::isnan(rate)) head.rate = rate;
   return head;
 }
 
@@ -145,6 +151,7 @@ Request parse_request(std::string_view message) {
   body.operation = request.head.operation;
   body.table = request.head.table;
   body.run = request.head.run;
+  body.rate = request.head.rate;
   const auto keys = reader.array<char>();
   if (keys.size() % sizeof(Key) != 0) fail_request("the bytes of a request's keys", keys.size());
   body.keys = {reinterpret_cast<const Key*>(keys.data()), keys.size() / sizeof(Key)};
@@ -159,6 +166,7 @@ std::string plain_message(RequestHead head, const RequestBody& body) {
   head.operation = body.operation;
   head.table = body.table;
   head.run = body.run;
+  head.rate = body.rate;
   std::string text;
   text.reserve(kRequestHead + 64 + body.keys.size_bytes() + body.lengths.size_bytes() +
                body.values.size());
@@ -176,6 +184,7 @@ std::string decode_request(std::string_view message, ValueType type, std::span<c
   const auto& coding = head.coding;
   Reader reader(message.substr(kRequestHead));
   RequestBody body{.operation = head.operation, .table = head.table, .run = head.run};
+  body.rate = head.rate;
   auto sent_keys = reader.array<char>();
   std::string unpacked_keys, unpacked, decoded;
   if (coding.keys_are_packed && !coding.keys_are_absent) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +22,26 @@
 
 namespace troika::server {
 
-enum class Operation : uint8_t { push, pull, push_pull, assign };
+enum class Operation : uint8_t { push, pull, push_pull, assign, pull_state, assign_state };
 
 inline bool writes(Operation operation) {
-  return operation != Operation::pull;
+  return operation != Operation::pull && operation != Operation::pull_state;
 }
 inline bool reads(Operation operation) {
-  return operation == Operation::pull || operation == Operation::push_pull;
+  return !writes(operation) || operation == Operation::push_pull;
+}
+// Whether the table's update rule applies the values of a write.
+inline bool pushes(Operation operation) {
+  return operation == Operation::push || operation == Operation::push_pull;
+}
+// Whether messages have the states of keys (state_width()) instead of values.
+inline bool has_states(Operation operation) {
+  return operation == Operation::pull_state || operation == Operation::assign_state;
+}
+// Returns how many numbers of the table's type a key has in a message of this operation; 0: each
+// key has its own number.
+inline uint32_t width_of(const TableSpec& table, Operation operation) {
+  return has_states(operation) ? static_cast<uint32_t>(state_width(table)) : table.width;
 }
 
 // How a request or an answer is encoded. All 0: plain.
@@ -44,7 +58,7 @@ struct Coding {
   bool operator==(const Coding&) const = default;
 };
 
-// The part of a request that may change when it is sent again. 88 bytes in a message.
+// The part of a request that may change when it is sent again. 96 bytes in a message.
 struct RequestHead {
   uint64_t generation = 0;  // of the worker's map
   uint64_t worker = 0;      // the worker's number in that map
@@ -56,14 +70,15 @@ struct RequestHead {
   uint32_t table = 0;  // index in the map's tables
   Operation operation = Operation::push;
   Coding coding = {};
-  KeySpan run = {};  // the keys, if consecutive
+  KeySpan run = {};                 // the keys, if consecutive
+  std::optional<double> rate = {};  // CallOptions::rate
 };
 // The maximum number of a step.
 inline constexpr int64_t kMostStep = int64_t{1} << 62;
 // Throws Error(server, failure) for a number that is not -1 or a step.
 void check_step(int64_t step);
 void write_head(const RequestHead& head, std::string& to);
-inline constexpr size_t kRequestHead = 88;
+inline constexpr size_t kRequestHead = 96;
 
 // The operation of a request, and its arguments. The spans refer to the message.
 struct RequestBody {
@@ -74,6 +89,7 @@ struct RequestBody {
   std::span<const uint32_t> lengths =
       {};                             // values of each key; only for writes to tables of width 0
   std::span<const char> values = {};  // of all keys; only for writes
+  std::optional<double> rate = {};    // of pushes: CallOptions::rate
 
   uint64_t key_count() const { return keys.empty() ? run.count : keys.size(); }
   Key key(size_t i) const { return keys.empty() ? run.first + i : keys[i]; }

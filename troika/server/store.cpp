@@ -23,6 +23,11 @@ std::span<const T> typed(std::span<const char> bytes) {
   return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
+std::string no_states(const TableSpec& spec) {
+  return fmt::format("the states of table {} cannot be moved; they are those of {}", spec.name,
+                     spec.width == 0 ? "keys of different lengths" : "a user's rule");
+}
+
 // Calls `visit(key, values)` for each key of a write, in order.
 template <typename T, typename Visit>
 void for_each_segment(const RequestBody& request, uint32_t width, const Visit& visit) {
@@ -61,6 +66,7 @@ std::string Store<T>::refusal(const RequestBody& request) const {
   // A run may be as long as 2^64, so it is compared before anything is done for each key.
   const bool is_run = request.keys.empty() && count > 0;
   if (is_run && spec.keys == 0) return "table " + spec.name + " is sparse and takes lists of keys";
+  if (has_states(request.operation) && state_width(spec) == 0) return no_states(spec);
   const auto belongs = [&](Key key) {
     return fixed_rows(spec) > 0 ? span_.contains(row_of(spec, key))
                                 : range_of(spec, key, ranges_) == range_;
@@ -73,7 +79,7 @@ std::string Store<T>::refusal(const RequestBody& request) const {
                          spec.name, range_);
   }
   if (!writes(request.operation)) return "";
-  uint64_t expected = count * spec.width;
+  uint64_t expected = count * width_of(spec, request.operation);
   if (spec.width == 0) {
     if (request.lengths.size() != count) return "the keys and their lengths differ in number";
     expected = std::accumulate(request.lengths.begin(), request.lengths.end(), uint64_t{0});
@@ -123,6 +129,12 @@ auto Store<T>::find_or_add(Key key, uint32_t length) -> Row {
 }
 
 template <typename T>
+std::span<T> Store<T>::state_of(const Row& row) {
+  const auto states = static_cast<size_t>(table_.update.states);
+  return std::span(state_).subspan(row.offset * states, row.length * states);
+}
+
+template <typename T>
 auto Store<T>::replace_oldest(Key key) -> Row {
   const uint64_t index = policy_.oldest();
   const Row row = rows_.at(keys_[index]);
@@ -131,8 +143,7 @@ auto Store<T>::replace_oldest(Key key) -> Row {
   keys_[index] = key;
   updates_[index] = 0;
   policy_.use(index);
-  const auto states = static_cast<size_t>(table_.update.states);
-  std::ranges::fill(std::span(state_).subspan(row.offset * states, row.length * states), T(0));
+  std::ranges::fill(state_of(row), T(0));
   for (uint32_t i = 0; i < row.length; ++i) {
     values_[row.offset + i] = static_cast<T>(initial_value(table_.spec, key, i));
   }
@@ -140,13 +151,13 @@ auto Store<T>::replace_oldest(Key key) -> Row {
 }
 
 template <typename T>
-void Store<T>::apply(const Row& row, std::span<const T> pushed) {
-  const auto states = static_cast<size_t>(table_.update.states);
+void Store<T>::apply(const Row& row, std::span<const T> pushed, std::optional<double> rate) {
   rule<T>(table_.update)({
       .values = std::span(values_).subspan(row.offset, row.length),
-      .state = std::span(state_).subspan(row.offset * states, row.length * states),
+      .state = state_of(row),
       .pushed = pushed,
       .updates = ++updates_[row.index],
+      .rate = rate,
   });
 }
 
@@ -159,23 +170,31 @@ void Store<T>::push(const RequestBody& request) {
     const auto pushed = typed<T>(request.values);
     rule<T>(table_.update)({.values = std::span(values_).subspan(row.offset, pushed.size()),
                             .state = {},
-                            .pushed = pushed});
+                            .pushed = pushed,
+                            .rate = request.rate});
     return;
   }
   for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> pushed) {
     if (table_.spec.admit > 1 && !find(key) && !policy_.admits(key)) return;
-    apply(find_or_add(key, static_cast<uint32_t>(pushed.size())), pushed);
+    apply(find_or_add(key, static_cast<uint32_t>(pushed.size())), pushed, request.rate);
   });
 }
 
 template <typename T>
 void Store<T>::assign(const RequestBody& request) {
-  for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> values) {
-    const Row row = find_or_add(key, static_cast<uint32_t>(values.size()));
-    const auto states = static_cast<size_t>(table_.update.states);
-    std::ranges::copy(values, values_.begin() + static_cast<ptrdiff_t>(row.offset));
-    std::ranges::fill(std::span(state_).subspan(row.offset * states, row.length * states), T(0));
-    updates_[row.index] = 0;
+  const bool assigns_states = has_states(request.operation);
+  const uint32_t width = width_of(table_.spec, request.operation);
+  for_each_segment<T>(request, width, [&](Key key, std::span<const T> given) {
+    const auto length = width > 0 ? table_.spec.width : static_cast<uint32_t>(given.size());
+    const Row row = find_or_add(key, length);
+    std::ranges::copy(given.first(length), values_.begin() + static_cast<ptrdiff_t>(row.offset));
+    const auto state = state_of(row);
+    if (assigns_states) {
+      std::ranges::copy(given.subspan(length, state.size()), state.begin());
+    } else {
+      std::ranges::fill(state, T(0));
+    }
+    updates_[row.index] = assigns_states ? updates_of(given) : 0;
   });
 }
 
@@ -190,6 +209,7 @@ void Store<T>::reserve(const RequestBody& request) {
 template <typename T>
 void Store<T>::pull(const RequestBody& request, std::vector<uint32_t>& lengths,
                     std::vector<T>& values) const {
+  if (has_states(request.operation)) return pull_states(request, values);
   const auto add = [&](const Row& row, uint64_t rows) {
     const auto begin = values_.begin() + static_cast<ptrdiff_t>(row.offset);
     values.insert(values.end(), begin, begin + static_cast<ptrdiff_t>(row.length * rows));
@@ -206,6 +226,27 @@ void Store<T>::pull(const RequestBody& request, std::vector<uint32_t>& lengths,
       values.push_back(static_cast<T>(initial_value(table_.spec, key, k)));
     }
     if (table_.spec.width == 0) lengths.push_back(row ? row->length : 0);
+  }
+}
+
+template <typename T>
+void Store<T>::pull_states(const RequestBody& request, std::vector<T>& values) const {
+  const auto& spec = table_.spec;
+  const auto width = static_cast<size_t>(state_width(spec));
+  values.resize(request.key_count() * width);
+  for (size_t i = 0; i < request.key_count(); ++i) {
+    const Key key = request.key(i);
+    const auto state = std::span(values).subspan(i * width, width);
+    const auto row = find(key);
+    for (uint32_t k = 0; !row && k < spec.width; ++k) {
+      state[k] = static_cast<T>(initial_value(spec, key, k));
+    }
+    if (!row) continue;
+    const auto states = static_cast<size_t>(table_.update.states);
+    std::ranges::copy(std::span(values_).subspan(row->offset, row->length), state.begin());
+    std::ranges::copy(std::span(state_).subspan(row->offset * states, row->length * states),
+                      state.begin() + spec.width);
+    set_updates(state, updates_[row->index]);
   }
 }
 

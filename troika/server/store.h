@@ -33,7 +33,7 @@ class Store {
   void assign(const RequestBody& request);
   // Fixes the number of values of a push's keys for width 0, without changing values.
   void reserve(const RequestBody& request);
-  // Appends the values, and for width 0 the number of values of each key.
+  // Appends the values or the states, and for width 0 the number of values of each key.
   void pull(const RequestBody& request, std::vector<uint32_t>& lengths,
             std::vector<T>& values) const;
 
@@ -54,9 +54,11 @@ class Store {
   bool is_array() const { return fixed_rows(table_.spec) > 0 && table_.spec.width > 0; }
   std::optional<Row> find(Key key) const;
   Row find_or_add(Key key, uint32_t length);
+  std::span<T> state_of(const Row& row);
+  void pull_states(const RequestBody& request, std::vector<T>& values) const;
   // Gives the row that was used least recently to another key.
   Row replace_oldest(Key key);
-  void apply(const Row& row, std::span<const T> pushed);
+  void apply(const Row& row, std::span<const T> pushed, std::optional<double> rate);
 
   const Table& table_;
   const uint32_t range_;

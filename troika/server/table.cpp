@@ -124,6 +124,13 @@ KeySpan keys_of(const TableSpec& spec, uint32_t range, uint32_t ranges) {
   return {begin(range), begin(range + 1) - begin(range)};
 }
 
+uint64_t state_width(const TableSpec& spec) {
+  const auto states = states_of(spec.update);
+  if (!states || spec.width == 0) return 0;
+  return uint64_t{spec.width} * (1 + static_cast<uint64_t>(*states)) +
+         sizeof(uint64_t) / size_of(spec.type);
+}
+
 double initial_value(const TableSpec& spec, Key key, uint32_t index) {
   if (spec.spread == 0) return spec.initial;
   const uint64_t bits = mix(spec.seed ^ fingerprint(spec.name), key, index);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -89,6 +91,22 @@ struct KeySpan {
 // Returns the rows that belong to a range, if fixed_rows() > 0. These are the keys of a dense
 // table.
 KeySpan keys_of(const TableSpec& spec, uint32_t range, uint32_t ranges);
+
+// Worker::pull_state() and assign_state() move these numbers of each key, in the table's type: the
+// values, the rule's state (Segment::state), and the number of updates, whose 64 bits fill the last
+// 8 / size_of(type) numbers. Returns how many numbers they are; 0 for tables without such states:
+// tables of width 0, and tables whose rule is a user's function.
+uint64_t state_width(const TableSpec& spec);
+template <typename T>
+uint64_t updates_of(std::span<const T> key_state) {
+  uint64_t updates = 0;
+  std::memcpy(&updates, key_state.last(sizeof(updates) / sizeof(T)).data(), sizeof(updates));
+  return updates;
+}
+template <typename T>
+void set_updates(std::span<T> key_state, uint64_t updates) {
+  std::memcpy(key_state.last(sizeof(updates) / sizeof(T)).data(), &updates, sizeof(updates));
+}
 
 // Returns the initial value of element `index` of a row's values.
 double initial_value(const TableSpec& spec, Key key, uint32_t index);

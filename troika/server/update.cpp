@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -19,28 +20,35 @@ struct Number {
   const char* name;
   double UpdateSpec::*member;
   std::vector<UpdateKind> kinds;
+  bool is_always_written = true;  // also with its default
 };
 
 const std::vector<Number>& numbers() {
   using enum UpdateKind;
   static const std::vector<Number> all{
-      {"rate", &UpdateSpec::rate, {sgd, momentum, adagrad, adam, proximal_l1}},
+      {"rate", &UpdateSpec::rate, {sgd, momentum, adagrad, adam, adamw, proximal_l1}},
       {"momentum", &UpdateSpec::momentum, {momentum}},
-      {"beta1", &UpdateSpec::beta1, {adam}},
-      {"beta2", &UpdateSpec::beta2, {adam}},
-      {"epsilon", &UpdateSpec::epsilon, {adagrad, adam}},
+      {"beta1", &UpdateSpec::beta1, {adam, adamw}},
+      {"beta2", &UpdateSpec::beta2, {adam, adamw}},
+      {"epsilon", &UpdateSpec::epsilon, {adagrad, adam, adamw}},
       {"l1", &UpdateSpec::l1, {proximal_l1}},
-      {"scale", &UpdateSpec::scale, {sum, sgd, momentum, adagrad, adam, proximal_l1, user}},
+      {"weight_decay", &UpdateSpec::weight_decay, {sgd, momentum, adagrad, adam, adamw}, false},
+      {"nesterov", &UpdateSpec::nesterov, {momentum}, false},
+      {"scale",
+       &UpdateSpec::scale,
+       {sum, sgd, momentum, adagrad, adam, adamw, proximal_l1, user},
+       false},
   };
   return all;
 }
 
-constexpr std::array<std::pair<const char*, UpdateKind>, 7> kKinds{{
+constexpr std::array<std::pair<const char*, UpdateKind>, 8> kKinds{{
     {"sum", UpdateKind::sum},
     {"sgd", UpdateKind::sgd},
     {"momentum", UpdateKind::momentum},
     {"adagrad", UpdateKind::adagrad},
     {"adam", UpdateKind::adam},
+    {"adamw", UpdateKind::adamw},
     {"proximal_l1", UpdateKind::proximal_l1},
     {"user", UpdateKind::user},
 }};
@@ -51,10 +59,16 @@ bool uses(const Number& number, UpdateKind kind) {
 
 template <typename T>
 void apply(const UpdateSpec& spec, const Segment<T>& s) {
-  const T scale = static_cast<T>(spec.scale), rate = static_cast<T>(spec.rate);
+  const double learning_rate = s.rate.value_or(spec.rate);
+  const T scale = static_cast<T>(spec.scale), rate = static_cast<T>(learning_rate);
+  const bool is_decoupled = spec.kind == UpdateKind::adamw;
+  const T decay = static_cast<T>(is_decoupled ? 0 : spec.weight_decay);
   const size_t n = s.values.size();
   const auto each = [&](auto&& rule) {
-    for (size_t i = 0; i < n; ++i) rule(s.values[i], scale * s.pushed[i], i);
+    for (size_t i = 0; i < n; ++i) {
+      const T g = scale * s.pushed[i];
+      rule(s.values[i], decay == 0 ? g : g + decay * s.values[i], i);
+    }
   };
   switch (spec.kind) {
     case UpdateKind::sum:
@@ -63,9 +77,11 @@ void apply(const UpdateSpec& spec, const Segment<T>& s) {
       return each([&](T& w, T g, size_t) { w -= rate * g; });
     case UpdateKind::momentum: {
       const T momentum = static_cast<T>(spec.momentum);
+      const bool is_nesterov = spec.nesterov != 0;
       return each([&](T& w, T g, size_t i) {
-        s.state[i] = momentum * s.state[i] + g;
-        w -= rate * s.state[i];
+        T& v = s.state[i];
+        v = momentum * v + g;
+        w -= rate * (is_nesterov ? g + momentum * v : v);
       });
     }
     case UpdateKind::adagrad: {
@@ -75,22 +91,24 @@ void apply(const UpdateSpec& spec, const Segment<T>& s) {
         w -= rate * g / (std::sqrt(s.state[i]) + epsilon);
       });
     }
-    case UpdateKind::adam: {
+    case UpdateKind::adam:
+    case UpdateKind::adamw: {
       const T beta1 = static_cast<T>(spec.beta1), beta2 = static_cast<T>(spec.beta2);
       const T epsilon = static_cast<T>(spec.epsilon);
       const double t = static_cast<double>(s.updates);
-      const T step = static_cast<T>(spec.rate / (1 - std::pow(spec.beta1, t)));
+      const T step = static_cast<T>(learning_rate / (1 - std::pow(spec.beta1, t)));
       const T root = static_cast<T>(std::sqrt(1 - std::pow(spec.beta2, t)));
+      const T shrink = static_cast<T>(is_decoupled ? 1 - learning_rate * spec.weight_decay : 1);
       return each([&](T& w, T g, size_t i) {
         T& m = s.state[i];
         T& v = s.state[n + i];
         m = beta1 * m + (1 - beta1) * g;
         v = beta2 * v + (1 - beta2) * g * g;
-        w -= step * m / (std::sqrt(v) / root + epsilon);
+        w = shrink * w - step * m / (std::sqrt(v) / root + epsilon);
       });
     }
     case UpdateKind::proximal_l1: {
-      const T threshold = static_cast<T>(spec.rate * spec.l1);
+      const T threshold = static_cast<T>(learning_rate * spec.l1);
       return each([&](T& w, T g, size_t) {
         const T u = w - rate * g;
         w = std::copysign(std::max(std::abs(u) - threshold, T(0)), u);
@@ -117,6 +135,21 @@ std::function<void(const Segment<T>&)> scaled(std::function<void(const Segment<T
 
 }  // namespace
 
+std::optional<int> states_of(const UpdateSpec& spec) {
+  switch (spec.kind) {
+    case UpdateKind::adam:
+    case UpdateKind::adamw:
+      return 2;
+    case UpdateKind::momentum:
+    case UpdateKind::adagrad:
+      return 1;
+    case UpdateKind::user:
+      return std::nullopt;
+    default:
+      return 0;
+  }
+}
+
 std::string to_text(const UpdateSpec& spec) {
   std::string text;
   for (const auto& [name, kind] : kKinds) {
@@ -125,8 +158,9 @@ std::string to_text(const UpdateSpec& spec) {
   if (spec.kind == UpdateKind::user) text += " name=" + spec.user;
   for (const auto& number : numbers()) {
     const double value = spec.*number.member;
-    const bool is_default = number.member == &UpdateSpec::scale && value == 1;
-    if (uses(number, spec.kind) && !is_default) text += fmt::format(" {}={}", number.name, value);
+    const bool is_default = value == UpdateSpec{}.*number.member;
+    if (uses(number, spec.kind) && (number.is_always_written || !is_default))
+      text += fmt::format(" {}={}", number.name, value);
   }
   return text;
 }
@@ -182,8 +216,7 @@ Update make_update(const UpdateSpec& spec, const UserUpdates& user) {
     return update;
   }
   Update update;
-  update.states = spec.kind == UpdateKind::adam ? 2 : 0;
-  if (spec.kind == UpdateKind::momentum || spec.kind == UpdateKind::adagrad) update.states = 1;
+  update.states = *states_of(spec);
   update.merges = update.states == 0;
   update.apply32 = [spec](const Segment<float>& segment) { apply(spec, segment); };
   update.apply64 = [spec](const Segment<double>& segment) { apply(spec, segment); };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ struct Segment {
   std::span<T> state;
   std::span<const T> pushed;  // as long as `values`
   uint64_t updates = 1;       // number of updates of the segment, including this one
+  // The learning rate that came with the push (CallOptions::rate); none: that of the rule.
+  std::optional<double> rate = {};
 };
 
 // An update rule for both types of values. The functions are called for one segment at a time, by
@@ -38,15 +41,17 @@ struct Update {
 enum class UpdateKind : uint8_t {
   sum,          // w += g
   sgd,          // w -= rate * g
-  momentum,     // v = momentum * v + g; w -= rate * v
+  momentum,     // v = momentum * v + g; w -= rate * v, or with nesterov rate * (g + momentum * v)
   adagrad,      // s += g^2; w -= rate * g / (sqrt(s) + epsilon)
   adam,         // Kingma and Ba, ICLR 2015, algorithm 1
+  adamw,        // Loshchilov and Hutter, ICLR 2019, algorithm 2
   proximal_l1,  // u = w - rate * g; w = sign(u) * max(|u| - rate * l1, 0)
   user,         // the server's function of the name UpdateSpec::user
 };
 
 // An update rule as data. The formulas and names are PyTorch's. Every push is multiplied by `scale`
-// before the rule sees it.
+// before the rule sees it. Weight decay is part of the gradient, g += weight_decay * w, except that
+// adamw shrinks the weights, w *= 1 - rate * weight_decay.
 struct UpdateSpec {
   UpdateKind kind = UpdateKind::sum;
   double scale = 1;
@@ -55,14 +60,20 @@ struct UpdateSpec {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  double weight_decay = 0;  // sgd, momentum, adagrad, adam, adamw
+  double nesterov = 0;      // 1: Nesterov's momentum; 0: not
   double l1 = 0;
   std::string user = {};  // a word; only for UpdateKind::user
 
   bool operator==(const UpdateSpec&) const = default;
 };
 
+// The numbers of state per value that a rule keeps, and whether it can be known without the server:
+// nullopt for UpdateKind::user.
+std::optional<int> states_of(const UpdateSpec& spec);
+
 // Returns words such as `adam rate=0.001 beta1=0.9 beta2=0.999 epsilon=1e-08`: the kind and the
-// numbers that it uses, `scale` if it is not 1.
+// numbers that it uses; weight_decay, nesterov and scale only if they are not their defaults.
 std::string to_text(const UpdateSpec& spec);
 // The inverse of to_text(); absent numbers have their defaults. Throws Error(server, usage) for an
 // unknown word or a number that does not parse.

@@ -7,6 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/server/held_range.h"
 #include "troika/server/key_groups.h"
 #include "troika/server/wire.h"
 
@@ -22,6 +23,10 @@ const char* name_of(Operation operation) {
       return "pull from";
     case Operation::push_pull:
       return "push and pull of";
+    case Operation::pull_state:
+      return "pull of states from";
+    case Operation::assign_state:
+      return "assignment of states to";
     case Operation::assign:
       break;
   }
@@ -33,6 +38,7 @@ const char* name_of(Operation operation) {
 Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
     : endpoint_(endpoint),
       resend_(options.resend),
+      patience_(options.patience),
       requests_(endpoint, options.resend),
       member_(
           endpoint, options.member, Role::worker,
@@ -59,8 +65,18 @@ Worker::~Worker() {
   });
 }
 
+std::string Worker::hopeless() const {
+  const bool is_silent = patience_.count() > 0 && member_.silence() > patience_;
+  return is_silent ? member_.scheduler_age() : member_.refusal();
+}
+
 void Worker::tick() {
-  if (member_.refusal().empty()) requests_.resend();
+  const auto reason = hopeless();
+  if (reason.empty()) {
+    requests_.resend();
+  } else {
+    fail_all(reason);
+  }
   timer_ = endpoint_.after(resend_ / 4, [this] { tick(); });
 }
 
@@ -130,13 +146,13 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
   int64_t step = -1;
   const auto map = map_for(call->what, [&] {
     const auto found = filters_.find(table);
-    if (found != filters_.end()) filter = found->second;
+    if (found != filters_.end() && !has_states(operation)) filter = found->second;
     call->timestamp = ++last_timestamp_;
     step = steps_.current();
   });
   const auto index = table_index(*map, table);
   call->table = map->tables[index];
-  check_call(call->table, call->what, keys, values, options);
+  check_call(operation, call->table, call->what, keys, values, options);
   if (writes(operation)) call->pushed_keys = keys.count();
   const auto ranges = static_cast<uint32_t>(map->ranges.size());
   if (filter && filter->selects() && operation == Operation::push) {
@@ -149,7 +165,7 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
     // Keys that are still consecutive need no list.
     const bool is_whole = keys.list.empty() && kept.keys.size() == keys.count();
     add_requests(call, operation, index, is_whole ? keys : Keys(kept.keys), &left,
-                 {.lengths = kept.lengths}, filter.get(), ranges);
+                 {.lengths = kept.lengths, .rate = options.rate}, filter.get(), ranges);
   } else {
     add_requests(call, operation, index, keys, values, options, filter.get(), ranges);
   }
@@ -268,6 +284,15 @@ Handle Worker::assign(std::string_view table, const Keys& keys, const Values& va
   return start(Operation::assign, table, keys, &values, options);
 }
 
+Handle Worker::pull_state(std::string_view table, const Keys& keys, const CallOptions& options) {
+  return start(Operation::pull_state, table, keys, nullptr, options);
+}
+
+Handle Worker::assign_state(std::string_view table, const Keys& keys, const Values& states,
+                            const CallOptions& options) {
+  return start(Operation::assign_state, table, keys, &states, options);
+}
+
 Handle Worker::begin_step() {
   const auto call = std::make_shared<Call>(endpoint_);
   call->what = "the beginning of a step";
@@ -316,6 +341,19 @@ int64_t Worker::committed() {
   return step;
 }
 
+void Worker::wait_until_committed(int64_t step, Deadline deadline) {
+  std::string problem;
+  const auto is_over = [&] {
+    problem = hopeless();
+    return !problem.empty() || steps_.committed() >= step;
+  };
+  const bool is_in_time = endpoint_.run_until(is_over, time_left(deadline));
+  if (is_in_time && problem.empty()) return;
+  if (!is_in_time) net::act_on(endpoint_, [&] { problem = member_.scheduler_age(); });
+  throw Error("server", is_in_time ? ErrorKind::peer : ErrorKind::timeout,
+              {.what = fmt::format("not all workers have finished step {}", step), .got = problem});
+}
+
 bool Worker::is_ready() {
   bool is_ready = false;
   net::act_on(endpoint_, [&] {
@@ -328,7 +366,7 @@ bool Worker::is_ready() {
 void Worker::wait_until_ready(Deadline deadline) {
   std::string problem;
   const auto is_over = [&] {
-    problem = member_.refusal();
+    problem = hopeless();
     return !problem.empty() || is_ready();
   };
   const bool is_in_time = endpoint_.run_until(is_over, time_left(deadline));

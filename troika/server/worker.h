@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ struct WorkerOptions {
   MemberOptions member = {};
   // Requests that are not answered within this time are sent again. Servers execute each only once.
   net::Duration resend = std::chrono::milliseconds(500);
+  // If nothing was heard from the scheduler for this time, unfinished calls end with Error(server,
+  // peer). 0: they end at their deadlines only.
+  net::Duration patience{0};
 };
 
 // The keys of a call: consecutive ones, or an ascending list, which must stay valid until the call
@@ -61,6 +65,9 @@ struct Values {
 struct CallOptions {
   // The number of values of each key; only for writes to tables of width 0.
   std::span<const uint32_t> lengths = {};
+  // The learning rate with which a push is applied; none: that of the table's rule. With pushes of
+  // several workers in one step (Application::per_step), the first worker's counts.
+  std::optional<double> rate = {};
   // The call's requests are sent only when these calls of the same worker are finished.
   std::vector<Handle> after = {};
 };
@@ -100,6 +107,9 @@ class Worker {
   int64_t step();
   // Returns the last step that all workers have finished, as far as this worker knows.
   int64_t committed();
+  // Blocks until all workers have finished this step. This worker's pulls then see all pushes of
+  // the step. Throws Error(server): `timeout`; `peer` if the scheduler refuses this worker.
+  void wait_until_committed(int64_t step, Deadline deadline);
 
   // Applies the table's update rule to the values of the keys.
   Handle push(std::string_view table, const Keys& keys, const Values& values,
@@ -112,6 +122,13 @@ class Worker {
   // Replaces the values of the keys, and resets the state of the update rule.
   Handle assign(std::string_view table, const Keys& keys, const Values& values,
                 const CallOptions& options = {});
+
+  // Read and replace whole keys: values, the rule's state and the number of updates, as
+  // state_width() describes, key by key. Filters do not apply. Throw Error(server, usage) also for
+  // tables without such states.
+  Handle pull_state(std::string_view table, const Keys& keys, const CallOptions& options = {});
+  Handle assign_state(std::string_view table, const Keys& keys, const Values& states,
+                      const CallOptions& options = {});
 
   // Sets the filters of a table's pushes and pulls, for calls from now on. Values that the filter
   // `significant` has kept are forgotten; flush() sends them. Filters that leave out keys apply to
@@ -144,10 +161,12 @@ class Worker {
   void take_answer(const std::string& peer, std::string message);
   void end(const std::shared_ptr<Call>& call);
   void fail_all(const std::string& reason);
+  // Why no call can succeed, as far as this worker knows; empty if calls can.
+  std::string hopeless() const;
   void tick();
 
   net::Endpoint& endpoint_;
-  const net::Duration resend_;
+  const net::Duration resend_, patience_;
   RangeRequests requests_;
   Steps steps_;
   int64_t last_timestamp_ = 0;

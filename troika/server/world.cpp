@@ -156,7 +156,8 @@ World::World(const WorldOptions& options, const WorldParts& parts)
     : secret_(options.secret.value_or(net::Secret::random())),
       scheduler_address_(options.scheduler) {
   auto scheduler = parts.scheduler;
-  scheduler.first_servers = options.is_embedded ? options.workers : std::max(options.servers, 1);
+  const bool has_one_each = options.is_embedded && options.servers == 0;
+  scheduler.first_servers = has_one_each ? options.workers : std::max(options.servers, 1);
   scheduler.first_workers = options.role == WorldRole::alone ? 1 : options.workers;
   switch (options.role) {
     case WorldRole::alone:
@@ -174,8 +175,10 @@ World::World(const WorldOptions& options, const WorldParts& parts)
       add_server(fmt::format("server-{}", options.index), parts.server);
       break;
     case WorldRole::worker:
-      if (options.is_embedded) {
-        add_server(fmt::format("server-{}", options.index), parts.server);
+      if (options.has_scheduler) add_scheduler(scheduler);
+      for (int i = options.index; options.is_embedded && i < scheduler.first_servers;
+           i += options.workers) {
+        add_server(fmt::format("server-{}", i), parts.server);
       }
       add_worker(fmt::format("worker-{}", options.index), parts.worker);
       break;
@@ -223,6 +226,7 @@ void World::add_server(const std::string& name, ServerOptions server) {
 
 void World::add_worker(const std::string& name, WorkerOptions worker) {
   auto& node = add_node(name, {});
+  node.watch_peers();
   worker.member.scheduler = kScheduler;
   worker_ = std::make_unique<Worker>(node.endpoint, std::move(worker));
   node.connect_to(scheduler_address_,
@@ -232,6 +236,15 @@ void World::add_worker(const std::string& name, WorkerOptions worker) {
 Worker& World::worker(Deadline deadline) {
   TROIKA_CHECK(worker_, "this process has no worker");
   worker_->wait_until_ready(deadline);
+  // The first requests to servers that are not connected would be lost, and sent again much later.
+  // If a server has ended, another one has its ranges soon.
+  auto& node = *nodes_.back();
+  const auto are_connected = [&] {
+    return std::ranges::all_of(worker_->surroundings().servers, [&](const auto& server) {
+      return node.peers.contains(server.first);
+    });
+  };
+  node.endpoint.run_until(are_connected, std::min<net::Duration>(time_left(deadline), kAttempt));
   return *worker_;
 }
 

@@ -32,8 +32,12 @@ struct WorldOptions {
   std::string scheduler;  // where the scheduler listens: HOST:PORT or [IPv6 address]:PORT
   int servers = 1;        // at the beginning
   int workers = 1;        // at the beginning
-  // Each worker's process has a server too, and there are no others.
+  // The servers are in the workers' processes: server i in that of worker i % workers. With 0
+  // `servers`, each worker's process has one.
   bool is_embedded = false;
+  // This worker's process also has the scheduler, which listens at `scheduler`; port 0: any. Its
+  // World must live until the other processes need the scheduler no more; leave() does not wait.
+  bool has_scheduler = false;
   std::optional<net::Secret> secret;  // of the run; not used for `alone`
 };
 

@@ -19,6 +19,9 @@ void SimulatedRun::verify() const {
   if (plan.threads > 0) {
     refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");
   }
+  if (plan.exchange.method == layout::ExchangeMethod::servers) {
+    refuse("exchange.method of a simulation", "servers", "all_reduce, zero or local_steps");
+  }
   if (steps < 1) refuse("steps of a simulation", std::to_string(steps), "at least 1");
   for (const auto& [rank, factor] : disturbances.slow_ranks) {
     if (rank >= 0 && rank < ranks && factor > 0) continue;

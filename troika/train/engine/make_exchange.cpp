@@ -11,6 +11,7 @@
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/sharded.h"
+#include "troika/train/engine/served_exchange.h"
 
 namespace troika::train {
 
@@ -90,10 +91,14 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
 }
 
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
-                                                  const TrainOptions& options, Task& task,
+                                                  const TrainOptions& options,
+                                                  const OptimizerRecipe& recipe, Task& task,
                                                   const comm::Group& group, Trace* trace,
                                                   compat::DeferredInit* values) {
   require_replicas(plan, task);
+  if (plan.exchange.method == ExchangeMethod::servers) {
+    return make_served_exchange(plan, options, recipe, task.module(), group);
+  }
   require_precision(plan);
   const auto ddp = data_parallel_options(plan, trace);
   const auto& exchange = plan.exchange;
@@ -101,7 +106,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
     return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
   }
   if (exchange.method == ExchangeMethod::zero) {
-    auto zero = sharded_options(plan, options.optimizer.name, ddp);
+    auto zero = sharded_options(plan, recipe.optimizer.name, ddp);
     zero.values = values;
     return std::make_unique<parallel::Sharded>(task.module(), group, zero);
   }

@@ -23,13 +23,14 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
                                                         torch::nn::Module& part,
                                                         const comm::Group& group, Trace* trace);
 
-// Makes the plan's exchange for the task's module. `options` give the optimizer's name, which a
-// plan lacks. Records gradient transfers in `trace` unless it is null. `values`: see
-// parallel::ShardedOptions, for ZeRO stage 3 only. Throws Error(usage) if the numbers of the task's
-// replicas and the plan's threads differ, and for a precision that the exchange does not support.
-// Called by all ranks; blocks.
+// Makes the plan's exchange for the task's module, whose optimizer is the recipe's. Records
+// gradient transfers in `trace` unless it is null. `values`: see parallel::ShardedOptions, for ZeRO
+// stage 3 only. Throws Error(usage) if the numbers of the task's replicas and the plan's threads
+// differ, and for a precision, an optimizer or options that the exchange does not support. Called
+// by all ranks; blocks.
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
-                                                  const TrainOptions& options, Task& task,
+                                                  const TrainOptions& options,
+                                                  const OptimizerRecipe& recipe, Task& task,
                                                   const comm::Group& group, Trace* trace,
                                                   compat::DeferredInit* values = nullptr);
 

@@ -63,12 +63,19 @@ void require_steppable(const parallel::ParameterStore& store, const OptimizerRec
                .expected = "one of optim.name, or one that treats each element by itself"});
 }
 
+// The recipe, or one that makes the store's own optimizer.
+OptimizerRecipe recipe_for(OptimizerRecipe recipe, parallel::ParameterStore& store) {
+  const auto own = std::make_shared<std::unique_ptr<optim::FlatOptimizer>>(store.own_optimizer());
+  if (*own) recipe.make = [own](const auto&) { return std::move(*own); };
+  return recipe;
+}
+
 }  // namespace
 
-Optimization::Optimization(const nn::NumericPrecision& precision,
-                           const parallel::ParameterStore& store, const OptimizerRecipe& recipe)
+Optimization::Optimization(const nn::NumericPrecision& precision, parallel::ParameterStore& store,
+                           const OptimizerRecipe& recipe)
     : Optimization(
-          precision, store.parameters(), recipe,
+          precision, store.parameters(), recipe_for(recipe, store),
           [&store](bool here) { return store.reducer().any(here, "overflow of gradients"); },
           store.may_be_empty()) {
   require_steppable(store, recipe);

@@ -31,9 +31,10 @@ class Optimization {
   Optimization(const nn::NumericPrecision& precision, std::vector<optim::Parameter> parameters,
                const OptimizerRecipe& recipe, optim::GradScaler::FlagReduction any_rank = {},
                bool may_be_empty = false);
-  // Steps the parameters this rank owns. `store` must outlive this object. Throws Error(usage) if
-  // the store shards parameters and the recipe's custom optimizer needs whole ones.
-  Optimization(const nn::NumericPrecision& precision, const parallel::ParameterStore& store,
+  // Steps the parameters this rank owns, with the store's own optimizer if it has one. `store` must
+  // outlive this object. Throws Error(usage) if the store shards parameters and the recipe's custom
+  // optimizer needs whole ones.
+  Optimization(const nn::NumericPrecision& precision, parallel::ParameterStore& store,
                const OptimizerRecipe& recipe);
 
   double learning_rate() const { return optimizer_->learning_rate(); }

@@ -122,7 +122,8 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
     }
   }
   // Averages of weights would not reach masters, which overwrite the weights.
-  if (!plan.keeps_replicas_equal() && !placement().device.is_cpu() && !steps_on_devices(recipe_)) {
+  if (plan.exchange.method == layout::ExchangeMethod::local_steps && !placement().device.is_cpu() &&
+      !steps_on_devices(recipe_)) {
     throw Error(
         "train", ErrorKind::usage,
         {.what = "strategy " + plan.strategy + " averages weights between steps of single ranks",
@@ -130,9 +131,8 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
          .expected = "one that steps on the device",
          .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
-  TrainOptions own = setup.options;
-  own.optimizer = recipe_.optimizer;
-  exchange_ = make_exchange(plan, own, task, setup.groups.data(), setup.trace, values.get());
+  exchange_ = make_exchange(plan, setup.options, recipe_, task, setup.groups.data(), setup.trace,
+                            values.get());
   try {
     optimization_.emplace(placement().precision, *exchange_, recipe_);
   } catch (const Error&) {

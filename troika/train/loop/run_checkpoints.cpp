@@ -57,6 +57,7 @@ void RunCheckpoints::save_asked_paths() {
 void RunCheckpoints::save_weights(const std::filesystem::path& file) const {
   const auto& setup = parts_.setup;
   std::set<std::string> own;
+  parts_.engine.store().fetch_states();
   for (const auto& entry : parts_.engine.state(/*in_step=*/false).model) own.insert(entry.first);
   const auto weights = whole_state(setup.task.module(), own, setup.world());
   if (!setup.is_main()) return;
@@ -113,6 +114,7 @@ std::filesystem::path RunCheckpoints::save_alone(const std::filesystem::path& fo
 }
 
 checkpoint::RankState RunCheckpoints::state(bool weights_only) const {
+  parts_.engine.store().fetch_states();
   checkpoint::RankState state = engine_state(/*in_step=*/parts_.epochs.at().micro_batch > 0);
   if (weights_only) {
     checkpoint::keep_weights(state);

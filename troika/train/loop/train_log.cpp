@@ -117,7 +117,7 @@ void TrainLog::log_epoch() {
   // If max_steps has cut the epoch short, the log is kept: a run with more steps resumes the epoch.
   const bool goes_on = epochs_.micro_batches_left() > 0;
   const auto before = goes_on ? log_.state() : at::Tensor();
-  log_row({}, log_.end_epoch());
+  log_row(context_.training.store->take_statistics(), log_.end_epoch());
   if (goes_on) {
     log_.clear();
     log_.add_state(before);

@@ -91,6 +91,7 @@ struct TrainOptions {
   parallel::ZeroOptions zero;
   parallel::LocalSgdOptions local_sgd;
   parallel::DiLoCoOptions diloco;
+  parallel::ServerSection server;
   parallel::MeshOptions mesh;
   parallel::PipelineSection pipeline;
 

@@ -106,6 +106,18 @@ void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
   exchange.outer_momentum = options.diloco.outer_momentum;
 }
 
+void servers(Plan& plan, const TrainOptions& options, const Cluster&) {
+  const auto& server = options.server;
+  plan.exchange.method = ExchangeMethod::servers;
+  plan.exchange.servers = {.consistency = server.consistency,
+                           .delay = server.delay,
+                           .count = server.servers,
+                           .replicas = server.replicas,
+                           .push_filters = server.push_filters,
+                           .pull_filters = server.pull_filters,
+                           .limit_seconds = server.limit_seconds};
+}
+
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.threads = std::max<int64_t>(1, options.trainer.devices);
 }
@@ -159,7 +171,7 @@ void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   plan.schedule = plan.strategy == kPipeline ? options.pipeline.schedule : plan.strategy;
 }
 
-// The names of PipeDream's papers.
+// The names of PipeDream's papers. Their pipedream_flush is 1f1b.
 void pipedream(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   cut_model(plan, options, cluster, 0);
   plan.in_flight = options.pipeline.in_flight;
@@ -171,11 +183,6 @@ void pipedream_2bw(Plan& plan, const TrainOptions& options, const Cluster& clust
   cut_model(plan, options, cluster, static_cast<int>(options.pipeline.in_flight));
   plan.in_flight = options.pipeline.in_flight;
   plan.schedule = layout::asynchronous_schedule_name(StageWeights::double_buffered);
-}
-
-void pipedream_flush(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  cut_model(plan, options, cluster, 2);
-  plan.schedule = "1f1b";
 }
 
 struct Strategy {
@@ -198,6 +205,7 @@ constexpr std::array kStrategies{
     Strategy{"local_sgd", "local_sgd", local_sgd},
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
     Strategy{"diloco", "diloco", diloco},
+    Strategy{"parameter_server", "parameter_server", servers},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},
@@ -213,7 +221,7 @@ constexpr std::array kStrategies{
     Strategy{"dualpipe-v", "dualpipe-v", pipeline},
     Strategy{"pipedream", "pipedream", pipedream},
     Strategy{"pipedream_2bw", "pipedream_2bw", pipedream_2bw},
-    Strategy{"pipedream_flush", "pipedream_flush", pipedream_flush},
+    Strategy{"pipedream_flush", "1f1b", pipeline},
     Strategy{"auto", "ddp", all_reduce},
     Strategy{"ddp2", "dp", ddp2},
     Strategy{"ddp_cpu", "ddp", all_reduce},
@@ -335,8 +343,8 @@ bool is_planned(const std::string& key) {
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
-  constexpr std::array kSections{"ddp.",    "horovod.", "zero.",     "local_sgd.",
-                                 "diloco.", "mesh.",    "pipeline.", "offload."};
+  constexpr std::array kSections{"ddp.",    "horovod.", "zero.",     "local_sgd.", "diloco.",
+                                 "server.", "mesh.",    "pipeline.", "offload."};
   return std::ranges::count(kPlanned, key) > 0 ||
          std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
 }
@@ -364,8 +372,10 @@ void require_runnable(const Plan& plan, int world) {
            fmt::format("stages.cut {} and schedule.name {}", plan.cut, plan.schedule),
            "a schedule by name, or no cut");
   }
-  if (is_cut && plan.exchange.method == ExchangeMethod::local_steps) {
-    refuse("replicas of a pipeline average gradients in each step", "exchange.method local_steps",
+  if (is_cut && !plan.keeps_replicas_equal()) {
+    refuse("replicas of a pipeline average gradients in each step",
+           plan.exchange.method == ExchangeMethod::servers ? "exchange.method servers"
+                                                           : "exchange.method local_steps",
            "exchange.method all_reduce or zero");
   }
   if (is_cut && plan.compression.codec != "none") {

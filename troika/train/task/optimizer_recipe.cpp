@@ -68,7 +68,28 @@ class NoOptimizer : public optim::FlatOptimizer {
   void update(const std::vector<optim::FlatRange>& /*ranges*/) override {}
 };
 
+// The first group that contains the parameter, or the end.
+auto group_of(const OptimizerRecipe& recipe, const optim::Parameter& parameter) {
+  return std::ranges::find_if(
+      recipe.groups, [&](const ParameterGroup& one) { return one.contains(parameter.name); });
+}
+
+optim::OptimizerOptions with_group(optim::OptimizerOptions options, const ParameterGroup& group) {
+  options.lr = group.lr.value_or(options.lr);
+  options.weight_decay = group.weight_decay.value_or(options.weight_decay);
+  return options;
+}
+
 }  // namespace
+
+optim::OptimizerOptions options_of(const OptimizerRecipe& recipe,
+                                   const optim::Parameter& parameter) {
+  auto options = recipe.optimizer;
+  const auto group = group_of(recipe, parameter);
+  if (group != recipe.groups.end()) options = with_group(options, *group);
+  if (!options.decay_vectors && parameter.tensor.dim() <= 1) options.weight_decay = 0;
+  return options;
+}
 
 bool steps_on_devices(const OptimizerRecipe& recipe) {
   return !recipe.make && optim::steps_on_devices(recipe.optimizer);
@@ -81,19 +102,14 @@ std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& reci
   const auto& groups = recipe.groups;
   std::vector<std::vector<optim::Parameter>> members(groups.size() + 1);  // last: without group
   for (const auto& parameter : parameters) {
-    const auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& one) {
-      return one.contains(parameter.name);
-    });
+    const auto group = group_of(recipe, parameter);
     members[static_cast<size_t>(group - groups.begin())].push_back(parameter);
   }
   std::vector<GroupedOptimizer::Member> optimizers;
   for (size_t i = 0; i < members.size(); ++i) {
     if (members[i].empty()) continue;
     auto options = recipe.optimizer;
-    if (i < groups.size()) {
-      options.lr = groups[i].lr.value_or(options.lr);
-      options.weight_decay = groups[i].weight_decay.value_or(options.weight_decay);
-    }
+    if (i < groups.size()) options = with_group(options, groups[i]);
     optimizers.push_back(
         {optim::make_optimizer(std::move(members[i]), options), options.lr / recipe.optimizer.lr});
   }

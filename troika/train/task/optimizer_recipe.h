@@ -45,6 +45,10 @@ struct OptimizerRecipe {
 // optimizer gets masters on the host instead.
 bool steps_on_devices(const OptimizerRecipe& recipe);
 
+// Returns the options of one parameter: those of its group, without weight decay if vectors do not
+// decay and it is one. A custom optimizer has none.
+optim::OptimizerOptions options_of(const OptimizerRecipe& recipe,
+                                   const optim::Parameter& parameter);
 // Makes the recipe's optimizer over `parameters`. Throws the errors of optim::make_optimizer(). A
 // group may be empty, for example on a rank that steps none of its parameters.
 std::unique_ptr<optim::FlatOptimizer> make_optimizer(const OptimizerRecipe& recipe,

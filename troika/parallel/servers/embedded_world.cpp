@@ -1,0 +1,75 @@
+#include "troika/parallel/servers/embedded_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/cluster/discovery/run_secret.h"
+#include "troika/server/scheduler.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// Where the scheduler in this process is to listen, on any free port.
+std::string listening_address(const comm::Group& group) {
+  if (std::ranges::max(group.nodes()) == 0) return "127.0.0.1:0";
+  const auto host = cluster::discover().master_address;
+  if (host.empty()) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "parameter servers on several machines need rank 0's address",
+                 .got = "none",
+                 .hint = "set MASTER_ADDR on all machines"});
+  }
+  return host.find(':') == std::string::npos ? host + ":0" : fmt::format("[{}]:0", host);
+}
+
+server::Consistency consistency_of(const layout::ServerExchange& servers) {
+  if (servers.consistency == "eventual") return server::eventual();
+  return server::bounded_delay(servers.delay);
+}
+
+}  // namespace
+
+std::unique_ptr<server::World> embedded_world(const comm::Group& group,
+                                              const layout::ServerExchange& servers,
+                                              server::SchedulerOptions scheduler) {
+  const int rank = group.rank(), ranks = group.size();
+  const auto deadline = Deadline::after(group.options().timeout);
+  // A name of its own for each world, because servers of two runs may have one user's secret.
+  const auto id =
+      group.broadcast_text(rank == 0 ? net::Secret::random().to_hex() : "", 0, "servers");
+  scheduler.replicas = static_cast<int>(servers.replicas);
+  const auto limit = std::chrono::duration_cast<net::Duration>(
+      std::chrono::duration<double>(servers.limit_seconds));
+  scheduler.limit = limit;
+  scheduler.consistency = consistency_of(servers);
+  server::WorldOptions options{
+      .role = server::WorldRole::worker,
+      .index = rank,
+      .scheduler = {},
+      .servers = static_cast<int>(servers.count),
+      .workers = ranks,
+      .is_embedded = true,
+      .has_scheduler = rank == 0,
+      .secret = cluster::find_secret(id).secret.derive("parameter server", id)};
+  const server::WorldParts parts{.scheduler = std::move(scheduler), .worker = {.patience = limit}};
+  std::unique_ptr<server::World> world;
+  for (int joining = 0; joining < ranks; ++joining) {
+    if (rank == joining) {
+      if (rank == 0) options.scheduler = listening_address(group);
+      world = std::make_unique<server::World>(options, parts);
+    }
+    if (rank == 0) world->scheduler()->wait_for(0, joining + 1, deadline);
+    const auto address =
+        group.broadcast_text(rank == 0 ? world->scheduler_address() : "", 0, "servers");
+    options.scheduler = address;
+  }
+  return world;
+}
+
+}  // namespace troika::parallel

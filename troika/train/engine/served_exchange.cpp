@@ -1,0 +1,80 @@
+#include "troika/train/engine/served_exchange.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/precision.h"
+#include "troika/parallel/servers/served_parameters.h"
+#include "troika/server/filter.h"
+
+namespace troika::train {
+
+namespace {
+
+void require(bool holds, const std::string& got, const std::string& expected) {
+  if (holds) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "strategy parameter_server steps parameters on servers",
+               .got = got,
+               .expected = expected});
+}
+
+void require_filters(const layout::ServerExchange& servers) {
+  const auto push = server::parse_filters(servers.push_filters);
+  server::check_filters(push, server::Direction::push);
+  server::check_filters(server::parse_filters(servers.pull_filters), server::Direction::pull);
+  const auto has = [&](server::FilterKind kind) {
+    return std::ranges::any_of(push, [&](const auto& filter) { return filter.kind == kind; });
+  };
+  require(!has(server::FilterKind::significant) && !has(server::FilterKind::kkt),
+          "server.push_filters " + servers.push_filters,
+          "none of significant and kkt, whose kept gradients checkpoints would lack");
+  require(!has(server::FilterKind::skip) || servers.consistency != "sequential",
+          "server.push_filters " + servers.push_filters + " with server.consistency sequential",
+          "no filter that leaves out gradients, or server.consistency bounded or eventual");
+}
+
+void require_servable(const layout::Plan& plan, const TrainOptions& options,
+                      const OptimizerRecipe& recipe, const torch::nn::Module& module) {
+  const auto& trainer = options.trainer;
+  require(trainer.gradient_clip_val == 0,
+          "trainer.gradient_clip_val " + std::to_string(trainer.gradient_clip_val),
+          "0: no rank has the mean gradient that would be clipped");
+  const auto& name = recipe.optimizer.name;
+  constexpr const char* kOptimizers = "optim.name sgd, adam, adamw or adagrad";
+  require(!recipe.make, "an optimizer of configure_optimizers()", kOptimizers);
+  require(name == "sgd" || name == "adam" || name == "adamw" || name == "adagrad",
+          "optim.name " + name, kOptimizers);
+  const auto precision = nn::parse_precision(plan.precision);
+  require(!precision.needs_masters() && !precision.needs_scaler(),
+          "trainer.precision " + precision.name, "32, 64 or bf16-mixed");
+  for (const auto& parameter : module.parameters()) {
+    require(parameter.is_cpu(), "parameters on " + parameter.device().str(),
+            "trainer.accelerator cpu");
+  }
+  require(plan.compression.codec == "none", "ddp.hook " + plan.compression.codec,
+          "none; server.push_filters compress gradients");
+  require(plan.offload.optimizer.empty(), "offload.optimizer " + plan.offload.optimizer,
+          "none: servers keep the states");
+  require_filters(plan.exchange.servers);
+}
+
+}  // namespace
+
+std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& plan,
+                                                         const TrainOptions& options,
+                                                         const OptimizerRecipe& recipe,
+                                                         torch::nn::Module& module,
+                                                         const comm::Group& group) {
+  require_servable(plan, options, recipe, module);
+  parallel::ServedOptions served{.servers = plan.exchange.servers, .optimizer = recipe.optimizer};
+  served.optimizer_of = [&recipe](const optim::Parameter& parameter) {
+    return options_of(recipe, parameter);
+  };
+  return std::make_unique<parallel::ServedParameters>(module, group, served);
+}
+
+}  // namespace troika::train
