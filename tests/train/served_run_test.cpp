@@ -119,7 +119,7 @@ TEST_F(ServedRun, CheckpointsResumeWithOtherStrategies) {
   }
 }
 
-TEST_F(ServedRun, WeightAveragesReachTheServersAndBack) {
+TEST_F(ServedRun, WeightAveragesEqualThoseOfOneProcess) {
   options_.swa.swa_lrs = 0.05;
   options_.swa.swa_epoch_start = "2";
   options_.trainer.max_epochs = 4;
