@@ -146,7 +146,9 @@ TEST(ServerFaults, ServersAreLostOneAfterTheOther) {
 }
 
 void join_and_leave(int replicas, test::Faults faults) {
-  Nodes nodes(fault_options(replicas, 2, 3), 9, faults);
+  auto options = fault_options(replicas, 2, 3);
+  options.limit = std::chrono::seconds(2);  // in which some beat of each node arrives
+  Nodes nodes(options, 9, faults);
   nodes.add_all(2, 3);
   Pushes pushes(nodes, 3);
   for (int i = 2; i < 6; ++i) {
