@@ -147,14 +147,14 @@ void Server::follow_map() {
 }
 
 void Server::follow_snapshot(const State& state) {
-  if (state.snapshot == 0) {
-    snapshot_ = {};
-  } else if (state.snapshot != snapshot_.order) {
-    snapshot_ = {};
-    snapshot_.order = state.snapshot;
-    snapshot_.step = state.snapshot_step;
-    snapshot_.folder = state.snapshot_folder;
-  }
+  snapshot_.is_ordered = state.snapshot != 0;
+  // An older state without the order may arrive after a newer one, so the files that are written
+  // are not forgotten before the next order.
+  if (state.snapshot == 0 || state.snapshot == snapshot_.order) return;
+  snapshot_ = {.is_ordered = true,
+               .order = state.snapshot,
+               .step = state.snapshot_step,
+               .folder = state.snapshot_folder};
 }
 
 void Server::work_on_files() {
@@ -190,7 +190,7 @@ bool Server::load_one() {
 }
 
 bool Server::save_one() {
-  if (snapshot_.order == 0 || !snapshot_.failure.empty()) return false;
+  if (!snapshot_.is_ordered || !snapshot_.failure.empty()) return false;
   for (auto& [index, range] : ranges_) {
     if (!range.is_master() || snapshot_.saved.contains(index)) continue;
     try {
@@ -209,8 +209,8 @@ void Server::fill(Beat& beat) {
   beat.copies.clear();
   beat.bytes = beat.keys = 0;
   beat.requests = requests_;
-  beat.snapshot = snapshot_.order;
-  beat.failure = failure_.empty() ? snapshot_.failure : failure_;
+  beat.snapshot = snapshot_.is_ordered ? snapshot_.order : 0;
+  beat.failure = failure_.empty() && snapshot_.is_ordered ? snapshot_.failure : failure_;
   beat.saved.clear();
   for (const auto& [index, saved] : snapshot_.saved) beat.saved.push_back(saved);
   beat.committed = -1;

@@ -55,11 +55,12 @@ class Server {
 
   // The scheduler's order to write a snapshot, and what was done.
   struct SnapshotWork {
+    bool is_ordered = false;  // by the newest state
     uint64_t order = 0;
     int64_t step = -1;
     std::string folder;
-    std::map<uint32_t, SavedRange> saved;
-    std::string failure;
+    std::map<uint32_t, SavedRange> saved = {};
+    std::string failure = {};
   };
 
   void take(net::Channel channel, const std::string& peer, std::string message);
