@@ -84,6 +84,6 @@ function(troika_ranks_test name)
     add_test(NAME ${name} COMMAND start_ranks 1 ${RANKS_RANKS}
              $<TARGET_FILE:${program}> ${RANKS_COMMAND})
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 PROCESSORS 2
     ENVIRONMENT "${TROIKA_TEST_ENVIRONMENT};TROIKA_FLIGHT_RECORD=${PROJECT_BINARY_DIR}/flight-record")
 endfunction()
