@@ -29,7 +29,7 @@ function(troika_test room)
   troika_test_program(test_${room} ${torch} SOURCES ${TEST_SOURCES}
                       LIBRARIES troika::${room} ${TEST_DEPENDS} GTest::gtest_main)
   if(TEST_ALONE)
-    troika_add_cases(test_${room} PREFIX ${room}. PROPERTIES TIMEOUT 120)
+    troika_add_cases(test_${room} PREFIX ${room}. PROPERTIES TIMEOUT 300)
   else()
     troika_add_shards(test_${room} PREFIX ${room}. SHARDS ${TEST_SHARDS} PROPERTIES TIMEOUT 300)
   endif()

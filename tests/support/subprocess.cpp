@@ -17,7 +17,7 @@ namespace troika::testing_support {
 
 namespace {
 
-constexpr int kLimitMilliseconds = 90'000;
+constexpr int kLimitMilliseconds = 240'000;
 constexpr int kGraceMilliseconds = 2'000;
 
 int exit_code(int status) {
