@@ -71,7 +71,8 @@ struct AsynchronousStage {
   int64_t most_versions() const;
 };
 
-// A single stage always uses its newest weights.
+// Returns the order of one stage, 0 <= stage < stages. A single stage always uses its newest
+// weights.
 AsynchronousStage asynchronous_stage(const AsynchronousPipeline& pipeline, int stage);
 
 }  // namespace troika::layout

@@ -43,7 +43,7 @@ class AsynchronousEngine : public PipelineEngine {
 
   const comm::Group losses_group_;  // along the pipeline axis
   std::deque<Sent> sent_;           // by the rank of the last stage
-  // Of the micro-batches since the last drain.
+  // Holds the micro-batches since the last drain that are not done; empty at a drain.
   std::optional<PlacedMicroBatches> placed_;
   int64_t first_step_ = 0;        // of the run, after the last drain
   int64_t taken_ = 0, done_ = 0;  // micro-batches
