@@ -16,7 +16,7 @@ constexpr const char* kProfile = R"({
   "model": "net",
   "precision": "bf16-mixed",
   "micro_batch": 32,
-  "optimizer_factor": 2, "optimizer_bytes_per_second": 5e9, "overlap": 0.5,
+  "optimizer_factor": 2, "optimizer_bytes_per_second": 5e9, "gather_bytes_per_second": 4e9, "overlap": 0.5,
   "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
   "blocks": [
     {"name": "stem", "forward_seconds": 0.5, "backward_input_seconds": 0.25,
@@ -69,6 +69,8 @@ TEST(Profile, ReadsItsText) {
   EXPECT_EQ(profile.model, "net");
   EXPECT_EQ(profile.micro_batch, 32);
   EXPECT_EQ(profile.optimizer_bytes_per_second, 5e9);
+  EXPECT_EQ(profile.gather_bytes_per_second, 4e9);
+  EXPECT_EQ(profile.gather_seconds(8e9), 2);
   EXPECT_EQ(profile.overlap, 0.5);
   EXPECT_EQ(profile.network.link.bandwidth, 1.25e10);
   EXPECT_EQ(profile.host.link.bandwidth, 0);
@@ -149,6 +151,8 @@ TEST(Profile, RefusesWithTheLineAndTheField) {
               HasSubstr("micro_batch (p.json:4); got 0, expected a number >= 1"));
   EXPECT_EQ(error_of(replaced(kProfile, "\"overlap\": 0.5", "\"overlap\": 1.5")),
             "[layout] overlap (p.json:5); got 1.5, expected at most 1");
+  EXPECT_EQ(error_of(replaced(kProfile, "\"overlap\": 0.5", "\"overlap\": -1.5")),
+            "[layout] overlap (p.json:5); got -1.5, expected a number >= -1");
   EXPECT_THAT(error_of("{\n\"blocks\": [}"), HasSubstr("p.json:2 is not JSON"));
   EXPECT_THAT(error_of("{\"blocks\": []}"), HasSubstr("blocks (p.json:1); got none"));
   EXPECT_THAT(error_of("{\"model\": \"a\"}"), HasSubstr("blocks (p.json:1); got no such key"));

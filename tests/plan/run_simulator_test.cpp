@@ -171,6 +171,29 @@ TEST(RunSimulator, ShardsWithZero) {
   exchange = {.method = layout::ExchangeMethod::zero, .zero_stage = 3};
   run.stages[0].share_after_gather = 0.25;
   EXPECT_DOUBLE_EQ(simulate_run(run).seconds, (3 + 0.25) + (3 + 0.5) + 3 + 1);
+  run.overlap = 0;
+  EXPECT_DOUBLE_EQ(simulate_run(run).seconds, (3 + 1) + (3 + 2) + 3 + 1);
+  run.stages[0].gather_seconds = 1;
+  EXPECT_DOUBLE_EQ(simulate_run(run).seconds, (4 + 1) + (4 + 2) + 3 + 1);
+}
+
+TEST(RunSimulator, CollectivesSlowThePassesBesideThem) {
+  auto run = pipeline_run("data=2", "one_stage", 1);
+  run.cluster.network = {0, 100};
+  run.all_reduce = layout::Algorithm::ring;
+  // The first bucket takes the last second of the backward pass; the second one follows it.
+  run.stages = {{.passes = {1, 1, 1}, .buckets = {{100, 1}, {100, 0}}, .parameter_bytes = 200}};
+  const auto seconds = [&](double overlap) {
+    run.overlap = overlap;
+    const auto found = simulate_run(run);
+    EXPECT_NEAR(found.ranks[0].compute_seconds, 3, 1e-5);
+    EXPECT_NEAR(found.ranks[0].idle_seconds, 0, 1e-5);
+    return found.seconds;
+  };
+  EXPECT_NEAR(seconds(1), 3 + 1, 1e-5);
+  EXPECT_NEAR(seconds(0.5), 3.5 + 1, 1e-5);
+  EXPECT_NEAR(seconds(0), 4 + 1, 1e-5);
+  EXPECT_NEAR(seconds(-1), 5 + 1, 1e-5);
 }
 
 TEST(RunSimulator, LocalStepsAverageNowAndThen) {

@@ -99,6 +99,10 @@ TEST(StepModel, ChargesTheOptimizerAndWhatFollowsIt) {
   EXPECT_DOUBLE_EQ(model.price({.zero_stage = 1, .devices = 2}, {{2, 2}}).seconds, 8 + 1.5e-3 + 1);
   problem.profiles[0].overlap = 0;
   EXPECT_DOUBLE_EQ(StepModel(problem).price({.devices = 2}, {{2, 2}}).seconds, 8 + 2e-3 + 2);
+  problem.profiles[0].gather_bytes_per_second = 500;
+  const StepModel copies(problem);
+  EXPECT_DOUBLE_EQ(copies.price({.zero_stage = 1, .devices = 2}, {{2, 2}}).seconds,
+                   8 + 2e-3 + 1 + 4);
 }
 
 // The workspace of an early block does not add to the activations of later blocks.

@@ -199,13 +199,14 @@ TEST(LikeDevice, ScalesByTheRoofline) {
 
 TEST(LinkTimes, AreThoseOfEachLevel) {
   comm::local::run(3, [](const comm::Group& group) {
-    const auto links = measure_link_times(group, at::kCPU, 0);
+    const auto links = measure_link_times(group, at::kCPU, kLeastGradients, 0);
     EXPECT_GT(links.inside.link.latency, 0);
     EXPECT_GT(links.inside.link.bandwidth, 0);
     EXPECT_EQ(links.between, layout::MeasuredLink{});
     if (group.rank() == 0) {
       comm::local::run(1, [](const comm::Group& alone) {
-        EXPECT_EQ(measure_link_times(alone, at::kCPU, 0).inside, layout::MeasuredLink{});
+        EXPECT_EQ(measure_link_times(alone, at::kCPU, kLeastGradients, 0).inside,
+                  layout::MeasuredLink{});
       });
     }
   });

@@ -100,8 +100,8 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   const auto json = parse_located_json(text, name);
   const JsonField file(json, name);
   file.require_keys({"model", "device", "device_flops", "precision", "micro_batch",
-                     "splits_backward", "optimizer_factor", "optimizer_bytes_per_second", "overlap",
-                     "links", "blocks", "edges"});
+                     "splits_backward", "optimizer_factor", "optimizer_bytes_per_second",
+                     "gather_bytes_per_second", "overlap", "links", "blocks", "edges"});
   Profile profile;
   if (file.has("model")) profile.model = file.text("model");
   if (file.has("device")) profile.device = file.text("device");
@@ -113,7 +113,8 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   }
   profile.optimizer_factor = file.number_or("optimizer_factor", 0);
   profile.optimizer_bytes_per_second = file.number_or("optimizer_bytes_per_second", 0);
-  profile.overlap = file.number_or("overlap", 1);
+  profile.gather_bytes_per_second = file.number_or("gather_bytes_per_second", 0);
+  profile.overlap = file.number_or("overlap", 1, -1);
   if (profile.overlap > 1)
     file.member("overlap").fail(fmt::format("{}", profile.overlap), "at most 1");
   if (file.has("links")) read_links(profile, file.member("links"));
@@ -145,6 +146,7 @@ std::string Profile::text() const {
   if (optimizer_bytes_per_second > 0) {
     json["optimizer_bytes_per_second"] = optimizer_bytes_per_second;
   }
+  if (gather_bytes_per_second > 0) json["gather_bytes_per_second"] = gather_bytes_per_second;
   if (overlap < 1) json["overlap"] = overlap;
   for (const auto& [key, member] : kMeasuredLinks) {
     const auto& [link, spread] = this->*member;

@@ -45,7 +45,7 @@ struct MeasuredLink {
 //   {
 //     "model": "mlp", "device": "Xeon", "device_flops": 1e11, "precision": "32",
 //     "micro_batch": 32, "splits_backward": true, "optimizer_factor": 2,
-//     "optimizer_bytes_per_second": 2e9, "overlap": 1,
+//     "optimizer_bytes_per_second": 2e9, "gather_bytes_per_second": 5e9, "overlap": 1,
 //     "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
 //     "blocks": [
 //       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
@@ -69,8 +69,12 @@ struct Profile {
   double optimizer_factor = 0;
   // Bytes of parameters that the optimizer updates per second; 0: a step takes no time.
   double optimizer_bytes_per_second = 0;
-  // The share of communication that computing hides if both take place at the same time, from 0 to
-  // 1. Below 1 where communication takes processors or memory bandwidth from computing.
+  // Bytes of parameters for which ZeRO's all-gathers take a second longer than their messages on
+  // the links, for copies in memory; 0: no longer.
+  double gather_bytes_per_second = 0;
+  // The share of communication that computing hides if both take place at the same time, from -1 to
+  // 1. Below 1 where communication takes processors or memory bandwidth from computing; below 0
+  // where both together take longer than one after the other.
   double overlap = 1;
   MeasuredLink group = {}, host = {}, network = {};  // as in Cluster
   std::vector<ProfiledBlock> blocks = {};
@@ -87,6 +91,10 @@ struct Profile {
   static Profile parse(std::string_view text, std::string_view name);
   std::string text() const;
 
+  // Returns the seconds that an all-gather of so many bytes takes longer than its messages.
+  double gather_seconds(double bytes) const {
+    return gather_bytes_per_second > 0 ? bytes / gather_bytes_per_second : 0;
+  }
   // Returns for each block the blocks that read its output. If `edges` is empty, the blocks form a
   // chain.
   std::vector<std::vector<size_t>> readers() const;

@@ -168,7 +168,8 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   const double late = std::sqrt(std::max(0.0, part(sums.variance))) * place.lateness;
   const double again = settings.recompute ? part(sums.forward) : 0;
   // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
-  const double gathers = settings.zero_stage == 3 ? average : 0;
+  const double gathered = replicas > 1 ? profile.gather_seconds(bytes) : 0;
+  const double gathers = settings.zero_stage == 3 ? average + 2 * gathered : 0;
   const auto offload = offload_seconds(settings);
   const double pass = (once + again + late) * place.slowness + gathers + offload.pass;
   Cost cost;
@@ -189,7 +190,7 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
                         place.slowness;
   const double last = bytes > 0 ? reduced * first.parameter_bytes / bytes : 0;
   cost.exposed = std::max(last, reduced - profile.overlap * std::min(hidden, reduced));
-  if (is_zero && settings.zero_stage < 3) cost.exposed += average / 2;
+  if (is_zero && settings.zero_stage < 3) cost.exposed += average / 2 + gathered;
   if (profile.optimizer_bytes_per_second > 0) {
     cost.exposed +=
         bytes / (is_zero ? zero : 1) / profile.optimizer_bytes_per_second * place.slowness;

@@ -22,6 +22,8 @@ struct RankState {
   Activity activity = Activity::ready;
   double begin = 0;          // of the pass or the update
   double seconds = 0;        // for which the pass computes
+  double busy_before = 0;    // of its place's collectives, up to the pass
+  double slowed = 0;         // seconds that collectives have added to the pass
   size_t awaited = 0;        // collectives of its place that must end before the next action
   double waits_since = -1;   // since when it waits for them; -1: it does not wait
   bool has_updated = false;  // the next action is a step whose update is done
@@ -43,6 +45,8 @@ struct Event {
   int who = 0;       // a rank, or the place of a collective
   size_t what = 0;   // the item that takes a message, or the stage of a bucket
   double bytes = 0;  // of a message
+  // For the end of a pass and a bucket in it: the time if collectives do not slow the pass.
+  double undisturbed = 0;
 
   bool operator>(const Event& other) const {
     return std::pair(time, order) > std::pair(other.time, other.order);

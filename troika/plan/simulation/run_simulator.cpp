@@ -81,13 +81,13 @@ class Simulator {
   const ProgramItem& item(int rank) { return programs_.of(rank)[state(rank).next]; }
 
   void push(double time, EventKind kind, int who, size_t what = 0, double bytes = 0) {
-    events_.push({time, order_++, kind, who, what, bytes});
+    events_.push({time, order_++, kind, who, what, bytes, time});
   }
 
   void handle(const Event& event) {
     switch (event.kind) {
       case EventKind::pass_ends:
-        return end_pass(event.who);
+        return is_put_off(event) ? void() : end_pass(event.who);
       case EventKind::update_ends:
         return end_update(event.who);
       case EventKind::message_arrives:
@@ -95,7 +95,7 @@ class Simulator {
         account_.receive(event.who, event.bytes);
         return advance(event.who);
       case EventKind::bucket_is_ready:
-        return issue_bucket(event.who, static_cast<int>(event.what));
+        return is_put_off(event) ? void() : issue_bucket(event.who, static_cast<int>(event.what));
       case EventKind::phase:
         return begin_phase(event.who);
       case EventKind::flow: {
@@ -174,6 +174,7 @@ class Simulator {
     own.begin = now_;
     own.seconds = times_.seconds(rank, own.step, own.next, begun);
     own.activity = Activity::computes;
+    begin_computing(rank);
     bool gathers = false;
     account_.begin_passes(rank, begun);
     for (const auto& pass : passes_of(begun)) {
@@ -188,6 +189,26 @@ class Simulator {
     } else {
       finish_pass_at(rank, now_ + own.seconds);
     }
+  }
+
+  void begin_computing(int rank) {
+    state(rank).busy_before = queue_of(rank).busy(now_);
+    state(rank).slowed = 0;
+  }
+
+  // Collectives that run beside a pass take processors or memory bandwidth from it: each of their
+  // seconds adds 1 - overlap to the pass. Returns true if an event of the pass is later for this
+  // reason; it comes again then.
+  bool is_put_off(Event event) {
+    constexpr double kNegligible = 1e-6;  // of the pass
+    auto& own = state(event.who);
+    const double beside = queue_of(event.who).busy(now_) - own.busy_before;
+    own.slowed = std::max(own.slowed, (1 - run_.overlap) * beside);
+    event.time = event.undisturbed + own.slowed;
+    if (event.time - now_ <= kNegligible * own.seconds) return false;
+    event.order = order_++;
+    events_.push(event);
+    return true;
   }
 
   // With one stage, gradients are averaged while its last backward pass runs.
@@ -209,17 +230,18 @@ class Simulator {
   void end_gather(int rank) {
     auto& own = state(rank);
     own.activity = Activity::computes;
-    const auto& action = item(rank).action;
-    const double computed = own.begin + own.seconds;
-    const double end =
-        std::max(computed, now_ + own.seconds * work(action.stage).share_after_gather);
-    account_.expose(rank, end - computed);
-    finish_pass_at(rank, end);
+    const double gathering = now_ - own.begin;
+    const double beside = own.seconds * (1 - work(item(rank).action.stage).share_after_gather);
+    const double exposed = gathering - run_.overlap * std::min(gathering, beside);
+    account_.expose(rank, exposed);
+    begin_computing(rank);
+    finish_pass_at(rank, own.begin + own.seconds + exposed);
   }
 
   void end_pass(int rank) {
     auto& own = state(rank);
     account_.end_pass(rank, own.step, item(rank), {own.begin, now_, own.seconds});
+    account_.expose(rank, own.slowed);
     own.activity = Activity::ready;
     ++own.next;
     advance(rank);
@@ -307,8 +329,7 @@ class Simulator {
   }
 
   void begin_next(int place) {
-    auto* running = queues_[static_cast<size_t>(place)].current();
-    if (running && !std::exchange(running->has_begun, true)) push(now_, EventKind::phase, place);
+    if (queues_[static_cast<size_t>(place)].begin(now_)) push(now_, EventKind::phase, place);
   }
 
   void begin_phase(int place) {

@@ -28,6 +28,7 @@ struct StageWork {
   double output_bytes = 0;       // sent to the next stage; the gradient has the same size
   std::vector<GradientBucket> buckets = {};  // in the order in which they are averaged
   double parameter_bytes = 0;
+  double gather_seconds = 0;  // that an all-gather of the parameters takes besides its messages
   // Memory on a rank.
   double resident_bytes = 0;    // parameters, gradients and states of the optimizer
   double activation_bytes = 0;  // from the begin of a forward pass to the end of its backward pass
@@ -58,6 +59,7 @@ struct SimulatedRun {
   // The `flops` of the device on which the stages' times were measured; 0: those of the cluster's
   // fastest device. Used by layout::device_slowness().
   double reference_flops = 0;
+  double overlap = 1;  // Profile::overlap
   layout::Algorithm all_reduce = layout::Algorithm::automatic;
   double reduce_per_byte = 0;     // seconds per byte that a rank reduces in a collective
   double input_part_frees = 0.5;  // as MemoryModel

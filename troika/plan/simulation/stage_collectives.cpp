@@ -77,8 +77,9 @@ class RecipeMaker {
   }
 
   Recipe gather(const StageWork& work) const {
-    return {"gather", -1, work.parameter_bytes,
-            phases(CollectiveKind::all_gather, work.parameter_bytes, groups_.shared)};
+    auto all = phases(CollectiveKind::all_gather, work.parameter_bytes, groups_.shared);
+    if (!all.empty()) all.front().seconds += work.gather_seconds;
+    return {"gather", -1, work.parameter_bytes, all};
   }
 
   const SimulatedRun& run_;
@@ -121,7 +122,20 @@ CollectiveQueue::Running* CollectiveQueue::current() {
   return &one;
 }
 
+bool CollectiveQueue::begin(double now) {
+  auto* one = current();
+  if (!one || std::exchange(one->has_begun, true)) return false;
+  one->began = now;
+  return true;
+}
+
+double CollectiveQueue::busy(double now) const {
+  const bool runs = !waiting_.empty() && waiting_.front().has_begun;
+  return busy_ + (runs ? now - waiting_.front().began : 0);
+}
+
 void CollectiveQueue::finish(double now) {
+  busy_ = busy(now);
   waiting_.pop_front();
   last_end_ = now;
   ++finished_;

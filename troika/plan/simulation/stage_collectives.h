@@ -43,6 +43,7 @@ class CollectiveQueue {
     size_t missing = 0;
     size_t next_phase = 0;
     bool has_begun = false;
+    double began = 0;
     double before = 0;  // when the previous collective ended
   };
 
@@ -55,6 +56,10 @@ class CollectiveQueue {
   Running* current();
   // Ends current().
   void finish(double now);
+  // Marks current() as begun. Returns false if it has begun before, or if there is none.
+  bool begin(double now);
+  // Returns the seconds during which collectives have run.
+  double busy(double now) const;
   // Returns the number of collectives that have ended.
   size_t finished() const { return finished_; }
 
@@ -63,6 +68,7 @@ class CollectiveQueue {
   std::deque<Running> waiting_;
   size_t finished_ = 0;
   double last_end_ = 0;
+  double busy_ = 0;  // seconds of the collectives that have ended
 };
 
 }  // namespace troika::plan

@@ -101,13 +101,13 @@ class OrderedBlocks {
 
 class StageMaker {
  public:
-  StageMaker(const layout::Plan& plan, const StageWorkOptions& options, double overlap)
-      : plan_(plan), options_(options), overlap_(overlap) {}
+  StageMaker(const layout::Plan& plan, const StageWorkOptions& options)
+      : plan_(plan), options_(options) {}
 
   // `input_bytes` and `output_bytes` are the sizes of one sample's message from the previous stage
   // and to the next one.
   StageWork make(Blocks blocks, double input_bytes, double output_bytes,
-                 double optimizer_factor) const {
+                 const Profile& profile) const {
     const auto segments = layout::recompute_plan(plan_.recompute, blocks.size());
     double again = 0;
     for (const auto& segment : segments) {
@@ -127,8 +127,9 @@ class StageMaker {
     if (options_.optimizer_bytes_per_second > 0) {
       work.optimizer_seconds = work.parameter_bytes / options_.optimizer_bytes_per_second;
     }
+    work.gather_seconds = profile.gather_seconds(work.parameter_bytes);
     add_buckets(work, blocks, segments);
-    add_memory(work, blocks, optimizer_factor);
+    add_memory(work, blocks, profile.optimizer_factor);
     keep_inputs(work, blocks, segments, input_bytes);
     if (blocks.size() > 1 && work.passes.forward > 0) {
       // A backward pass ends with the stage's first block.
@@ -139,7 +140,6 @@ class StageMaker {
     } else {
       work.share_after_gather = 1;
     }
-    work.share_after_gather = 1 - overlap_ * (1 - work.share_after_gather);
     return work;
   }
 
@@ -174,8 +174,7 @@ class StageMaker {
     for (; segment != segments.end(); ++segment) {
       sum_before += sum(part_of(blocks, *segment), &ProfiledBlock::forward);
     }
-    // Communication that takes time from computing counts as if it began later.
-    const double scale = sum_before > 0 ? overlap_ * work.passes.backward() / sum_before : 0;
+    const double scale = sum_before > 0 ? work.passes.backward() / sum_before : 0;
     const auto& exchange = plan_.exchange;
     for (const auto& bucket :
          layout::assign_buckets(items, order, exchange.first_bucket_bytes, exchange.bucket_bytes)) {
@@ -222,7 +221,6 @@ class StageMaker {
 
   const layout::Plan& plan_;
   const StageWorkOptions& options_;
-  const double overlap_;  // Profile::overlap
 };
 
 }  // namespace
@@ -243,12 +241,12 @@ std::vector<StageWork> stage_work(const Profile& profile, const layout::Plan& pl
   if (told.optimizer_bytes_per_second == 0) {
     told.optimizer_bytes_per_second = profile.optimizer_bytes_per_second;
   }
-  const StageMaker maker(plan, told, profile.overlap);
+  const StageMaker maker(plan, told);
   std::vector<StageWork> all;
   size_t begin = 0;
   for (const size_t end : blocks.cut(plan.cut, stages)) {
     all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
-                             profile.optimizer_factor));
+                             profile));
     begin = end;
   }
   return all;

@@ -67,6 +67,7 @@ struct BlockTimes::Parts {
         place(layout::Mesh(layout::Axis::pipeline, 1), 0, on_one_rank(stages.size())),
         messages(group, {}, {}, placement.memory_format),
         source(task, batch),
+        keeps_gradients(group.size() > 1),
         seconds(stages.size()),
         marker(at::zeros({1}, at::TensorOptions(placement.device))) {
     for (size_t i = 0; i < stages.size(); ++i) {
@@ -91,6 +92,7 @@ struct BlockTimes::Parts {
   const parallel::PipelinePlace place;
   parallel::StageMessages messages;
   Source source;
+  const bool keeps_gradients;
   std::vector<parallel::StagePasses> passes;
   std::vector<BlockSeconds> seconds;
   const at::Tensor marker;
@@ -101,7 +103,6 @@ struct BlockTimes::Parts {
     using layout::ActionKind;
     const at::AutoGradMode with_gradients(true);
     task.module().train();
-    task.module().zero_grad(/*set_to_none=*/true);
     auto run = make_run();
     const int last = static_cast<int>(stages.size()) - 1;
     for (int stage = 0; stage <= last; ++stage) {
@@ -117,7 +118,7 @@ struct BlockTimes::Parts {
       run.backward_weight({ActionKind::backward_weight, stage, 0});
       note(ActionKind::backward_weight, static_cast<size_t>(stage));
     }
-    task.module().zero_grad(/*set_to_none=*/true);
+    if (!keeps_gradients) task.module().zero_grad(/*set_to_none=*/true);
   }
 };
 
@@ -125,7 +126,9 @@ BlockTimes::BlockTimes(Task& task, const Placement& placement, const data::Batch
                        const comm::Group& group)
     : parts_(std::make_unique<Parts>(task, placement, batch, group)) {}
 
-BlockTimes::~BlockTimes() = default;
+BlockTimes::~BlockTimes() {
+  parts_->task.module().zero_grad(/*set_to_none=*/true);
+}
 
 const std::vector<BlockSeconds>& BlockTimes::seconds() const {
   return parts_->seconds;

@@ -4,32 +4,39 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "troika/base/clock.h"
 #include "troika/compat/torch.h"
+#include "troika/train/profile/rank_means.h"
 #include "troika/train/profile/robust_spread.h"
 
 namespace troika::train {
 
 namespace {
 
-// Floats. The large tensor is larger than most caches, as the gradients of a model are.
-constexpr int64_t kSmall = 16, kLarge = int64_t{1} << 22;
+constexpr int64_t kSmall = 16;  // floats
 
 struct Times {
   RobustSpread small, large;  // seconds
 };
 
-// Times all-reduces of both sizes in turn, on all members together.
-Times time_all_reduces(const comm::Group& group, at::Device device, double seconds) {
-  const auto make = [&](int64_t count) {
-    const auto tensor = device.is_cpu() ? group.allocate({count}, at::kFloat)
-                                        : at::empty({count}, at::TensorOptions(device));
-    return tensor.zero_();
-  };
-  const auto small = make(kSmall), large = make(kLarge);
+at::Tensor make_floats(const comm::Group& group, at::Device device, int64_t count) {
+  return device.is_cpu() ? group.allocate({count}, at::kFloat)
+                         : at::empty({count}, at::TensorOptions(device));
+}
+
+// Times all-reduces of kSmall and of `large_count` floats in turn, on all members together.
+Times time_all_reduces(const comm::Group& group, at::Device device, int64_t large_count,
+                       double seconds) {
+  const auto small = make_floats(group, device, kSmall);
+  const auto large = make_floats(group, device, large_count);
   const auto time = [&](const at::Tensor& tensor) {
+    // A backward pass writes the gradients just before they are reduced, so that as many of them
+    // are in caches.
+    tensor.zero_();
+    group.barrier({.label = "measurement of links"});
     const Stopwatch watch;
     group.all_reduce(tensor, comm::ReduceOp::sum, {.label = "measurement of links"}).wait();
     if (!device.is_cpu()) tensor[0].item<float>();
@@ -52,9 +59,9 @@ Times time_all_reduces(const comm::Group& group, at::Device device, double secon
 }
 
 // Solves the time of a ring for the link.
-layout::MeasuredLink link_of(const Times& times, int ranks) {
+layout::MeasuredLink link_of(const Times& times, int64_t large_count, int ranks) {
   const double n = ranks;
-  const double bytes = sizeof(float) * static_cast<double>(kLarge);
+  const double bytes = sizeof(float) * static_cast<double>(large_count);
   layout::MeasuredLink link;
   link.link.latency = times.small.median / (2 * (n - 1));
   const double moving = std::max(times.large.median - times.small.median, 1e-9);
@@ -80,11 +87,17 @@ layout::MeasuredLink slowest(const comm::Group& group,
   return link;
 }
 
+int64_t timed_count(int64_t gradients) {
+  return std::clamp(gradients, kLeastGradients, kMostGradients);
+}
+
 }  // namespace
 
-MeasuredLinks measure_link_times(const comm::Group& group, at::Device device, double seconds) {
+MeasuredLinks measure_link_times(const comm::Group& group, at::Device device, int64_t gradients,
+                                 double seconds) {
   MeasuredLinks result;
   if (group.size() == 1) return result;
+  const int64_t large_count = timed_count(gradients);
   const auto& nodes = group.nodes();
   const int own_node = nodes[static_cast<size_t>(group.rank())];
   std::map<int, int> ranks_of;
@@ -98,7 +111,8 @@ MeasuredLinks measure_link_times(const comm::Group& group, at::Device device, do
     const auto part = group.split(color);
     std::optional<layout::MeasuredLink> own;
     if (part && part->size() > 1) {
-      own = link_of(time_all_reduces(*part, device, seconds), part->size());
+      own =
+          link_of(time_all_reduces(*part, device, large_count, seconds), large_count, part->size());
     }
     return own;
   };
@@ -111,6 +125,78 @@ MeasuredLinks measure_link_times(const comm::Group& group, at::Device device, do
   if (own) own->link.bandwidth *= ranks_of[own_node];
   result.between = slowest(group, own);
   return result;
+}
+
+double measure_gathers(const comm::Group& group, at::Device device, int64_t gradients,
+                       const MeasuredLinks& links) {
+  const int64_t ranks = group.size();
+  if (ranks == 1) return 0;
+  constexpr size_t kRounds = 9;
+  const int64_t each = timed_count(gradients) / ranks;
+  const auto own = make_floats(group, device, each);
+  const auto whole = make_floats(group, device, each * ranks);
+  // As for the optimizer, the passes of a step leave none of the shards in caches.
+  const auto others = at::zeros({kMostGradients}, at::kFloat);
+  std::vector<double> seconds;
+  for (size_t round = 0; round < kRounds; ++round) {
+    if (device.is_cpu()) others.add_(1);
+    group.barrier({.label = "measurement of gathers"});
+    const Stopwatch watch;
+    group.all_gather(whole, own, {}, {.label = "measurement of gathers"}).wait();
+    if (!device.is_cpu()) whole[0].item<float>();
+    seconds.push_back(watch.seconds());
+  }
+  const auto& link = (links.between.link.bandwidth > 0 ? links.between : links.inside).link;
+  const double bytes = sizeof(float) * static_cast<double>(each * ranks);
+  const double moved = bytes / static_cast<double>(ranks) * static_cast<double>(ranks - 1);
+  const double messages = static_cast<double>(ranks - 1) * link.latency + moved / link.bandwidth;
+  const double copying = mean_over_ranks(robust_spread(seconds).median, group) - messages;
+  return copying > 0 ? bytes / copying : 0;
+}
+
+double measure_overlap(const comm::Group& group, at::Device device, int64_t gradients,
+                       const std::function<void()>& compute) {
+  if (group.size() == 1) return 1;
+  constexpr size_t kRounds = 9;
+  constexpr int64_t kBucket = int64_t{1} << 20;  // floats
+  std::vector<at::Tensor> buckets;
+  for (int64_t left = timed_count(gradients); left > 0; left -= kBucket) {
+    buckets.push_back(make_floats(group, device, std::min(left, kBucket)));
+  }
+  std::vector<comm::Work> works;
+  const auto start = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      works.push_back(group.all_reduce(buckets[i % buckets.size()], comm::ReduceOp::sum,
+                                       {.label = "overlap of a profile", .async_op = true}));
+    }
+  };
+  const auto finish = [&] {
+    for (const auto& work : std::exchange(works, {})) work.wait();
+    if (!device.is_cpu()) buckets.back()[0].item<float>();
+  };
+  const auto time = [&](const std::function<void()>& work) {
+    for (const auto& bucket : buckets) bucket.zero_();  // as in time_all_reduces()
+    group.barrier({.label = "overlap of a profile"});
+    const Stopwatch watch;
+    work();
+    return watch.seconds();
+  };
+  const auto median = [&](const std::vector<double>& seconds) {
+    return mean_over_ranks(robust_spread(seconds).median, group);
+  };
+  const double once = median({time(compute)});
+  const double each = median({time([&] { start(buckets.size()), finish(); })}) /
+                      static_cast<double>(buckets.size());
+  // Less communication would make a difference that is lost in the noise of computing.
+  const auto count = static_cast<size_t>(std::clamp(once / 2 / each, 1.0, 100.0));
+  std::vector<double> computing, communicating, both;
+  for (size_t round = 0; round < kRounds; ++round) {
+    computing.push_back(time(compute));
+    communicating.push_back(time([&] { start(count), finish(); }));
+    both.push_back(time([&] { start(count), compute(), finish(); }));
+  }
+  const double alone = median(computing), reduced = median(communicating);
+  return std::clamp((alone + reduced - median(both)) / std::min(alone, reduced), -1.0, 1.0);
 }
 
 }  // namespace troika::train

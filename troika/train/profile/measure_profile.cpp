@@ -67,51 +67,6 @@ void run_rounds(BlockTimes& times, const comm::Group& group, double seconds) {
       decided(group, rounds < kMostRounds && (rounds < kLeastRounds || watch.seconds() < seconds)));
 }
 
-// Runs micro-batches alone, all-reduces alone, and both at the same time; returns the share of the
-// shorter one that the longer one hides.
-double measure_overlap(BlockTimes& times, const comm::Group& group, at::Device device) {
-  if (group.size() == 1) return 1;
-  constexpr int64_t kCount = int64_t{1} << 20;  // floats
-  constexpr int kRounds = 7;
-  const auto tensor = device.is_cpu() ? group.allocate({kCount}, at::kFloat)
-                                      : at::empty({kCount}, at::TensorOptions(device));
-  tensor.zero_();
-  const auto reduce = [&] {
-    return group.all_reduce(tensor, comm::ReduceOp::sum,
-                            {.label = "overlap of a profile", .async_op = true});
-  };
-  const auto time = [&](const std::function<void()>& work) {
-    std::vector<double> seconds;
-    for (int i = 0; i < kRounds; ++i) {
-      group.barrier({.label = "overlap of a profile"});
-      const Stopwatch watch;
-      work();
-      seconds.push_back(watch.seconds());
-    }
-    return mean_over_ranks(robust_spread(seconds).median, group);
-  };
-  const double computing = time([&] { times.run(/*splits=*/false); });
-  const double one = time([&] { reduce().wait(); });
-  // About as much communication as half of the computing.
-  const int count = static_cast<int>(std::clamp(computing / 2 / one, 1.0, 100.0));
-  const auto start = [&] {
-    std::vector<comm::Work> works;
-    for (int i = 0; i < count; ++i) works.push_back(reduce());
-    return works;
-  };
-  const auto finish = [](const std::vector<comm::Work>& works) {
-    for (const auto& work : works) work.wait();
-  };
-  const double communication = time([&] { finish(start()); });
-  const double both = time([&] {
-    const auto works = start();
-    times.run(/*splits=*/false);
-    finish(works);
-  });
-  const double hidden = computing + communication - both;
-  return std::clamp(hidden / std::min(computing, communication), 0.0, 1.0);
-}
-
 // Puts the times into the blocks.
 void take_times(std::vector<layout::ProfiledBlock>& blocks,
                 const std::vector<BlockSeconds>& seconds, const comm::Group& group) {
@@ -262,12 +217,17 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
   for (const auto& block : task.blocks().blocks()) profile.blocks.push_back({.name = block.name});
   profile.edges = edges_of(task.blocks());
   std::vector<BlockProducts> products;
+  int64_t gradients = 0;
+  for (const auto& [name, tensor] : nn::trained_parameters(task.module())) {
+    gradients += tensor.numel();
+  }
   double overlap = 1;
   {
     BlockTimes times(task, placement, batch, group);
     run_rounds(times, group, asked.seconds);
     take_times(profile.blocks, times.seconds(), group);
-    overlap = measure_overlap(times, group, placement.device);
+    overlap =
+        measure_overlap(group, placement.device, gradients, [&] { times.run(/*splits=*/false); });
     if (!asked.like.empty()) products = times.count_products();
   }
   take_bytes(profile.blocks, options, dataset, placement.precision, samples, group);
@@ -282,9 +242,12 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
     scale_to(profile, products, {profile.device_flops, rates[1].item<double>()},
              {like.flops, like.bandwidth});
   }
-  const auto links = measure_link_times(group, placement.device, asked.seconds / 4);
+  const auto links = measure_link_times(group, placement.device, gradients, asked.seconds / 4);
   profile.group = links.inside;
   profile.network = links.between;
+  if (asked.like.empty()) {
+    profile.gather_bytes_per_second = measure_gathers(group, placement.device, gradients, links);
+  }
   // Devices with published rates communicate beside computing.
   profile.overlap = asked.like.empty() ? overlap : 1;
   return profile;
