@@ -85,6 +85,7 @@ TEST(FakeTensors, WrongShapesAreRefusedAsEver) {
   const compat::FakeTensorGuard guard;
   EXPECT_THROW(at::mm(at::ones({2, 3}), at::ones({2, 3})), c10::Error);
   EXPECT_THROW(at::ones({2}) + at::ones({3}), c10::Error);
+  EXPECT_THROW(at::conv2d(at::ones({1, 3, 8, 8}), at::ones({2, 4, 3, 3})), c10::Error);
 }
 
 // Blocks of equal work cost alike, whatever their memory.

@@ -107,6 +107,63 @@ Stack attention_backward(const Stack& in) {
   return {make_heads(in[1].toTensor()), make_heads(in[2].toTensor()), make_heads(in[3].toTensor())};
 }
 
+at::MemoryFormat format_of_convolution(const Tensor& input, const Tensor& weight) {
+  const auto is_last = [](const Tensor& tensor) {
+    return tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  };
+  return is_last(input) || is_last(weight) ? at::MemoryFormat::ChannelsLast
+                                           : at::MemoryFormat::Contiguous;
+}
+
+// Returns the columns to which the kernel of a convolution copies its input (im2col); undefined if
+// it uses the input itself. `out` are the height and the width of the output.
+Tensor columns_of(const Tensor& input, at::IntArrayRef kernel, at::IntArrayRef stride,
+                  at::IntArrayRef padding, at::IntArrayRef out) {
+  const bool is_point_wise = kernel[0] == 1 && kernel[1] == 1 && stride[0] == 1 && stride[1] == 1 &&
+                             padding[0] == 0 && padding[1] == 0;
+  if (is_point_wise) return {};
+  return make({input.size(0), input.size(1) * kernel[0] * kernel[1], out[0] * out[1]},
+              input.scalar_type());
+}
+
+// self, weight, kernel_size, bias, stride, padding -> output
+Stack slow_convolution(const Stack& in) {
+  const Tensor& weight = in[1].toTensor();
+  const auto format = format_of_convolution(in[0].toTensor(), weight);
+  const Tensor input = in[0].toTensor().contiguous(format);
+  const auto kernel = in[2].toIntVector(), stride = in[4].toIntVector(),
+             padding = in[5].toIntVector();
+  const auto out = [&](size_t i) {
+    const auto size = input.size(static_cast<int64_t>(i) + 2);
+    return (size + 2 * padding[i] - kernel[i]) / stride[i] + 1;
+  };
+  const std::vector<int64_t> sizes{out(0), out(1)};
+  const Tensor columns = columns_of(input, kernel, stride, padding, sizes);
+  return {at::detail::empty_cpu({input.size(0), weight.size(0), sizes[0], sizes[1]},
+                                input.scalar_type(), /*pin_memory=*/false, format)};
+}
+
+// grad_output, self, weight, kernel_size, stride, padding, output_mask
+Stack slow_convolution_backward(const Stack& in) {
+  const Tensor& weight = in[2].toTensor();
+  const auto format = format_of_convolution(in[1].toTensor(), weight);
+  const Tensor gradient = in[0].toTensor().contiguous(format);
+  const Tensor input = in[1].toTensor().contiguous(format);
+  const auto wanted = in[6].toBoolList();
+  const auto type = input.scalar_type();
+  const auto like = [&](const Tensor& tensor) {
+    return at::detail::empty_cpu(tensor.sizes(), type, /*pin_memory=*/false, format);
+  };
+  Stack results(3, Tensor());
+  if (wanted[2]) results[2] = make({weight.size(0)}, type);
+  if (wanted[0]) results[0] = like(input);
+  if (!wanted[1]) return results;
+  results[1] = like(weight);
+  const Tensor columns = columns_of(input, in[3].toIntVector(), in[4].toIntVector(),
+                                    in[5].toIntVector(), gradient.sizes().slice(2));
+  return results;
+}
+
 const std::map<std::string, Stack (*)(const Stack&)>& rules() {
   static const std::map<std::string, Stack (*)(const Stack&)> all{
       {"aten::native_layer_norm", layer_norm},
@@ -114,6 +171,8 @@ const std::map<std::string, Stack (*)(const Stack&)>& rules() {
       {"aten::native_batch_norm", batch_norm},
       {"aten::native_batch_norm_backward", batch_norm_backward},
       {"aten::index_select", index_select},
+      {"aten::_slow_conv2d_forward", slow_convolution},
+      {"aten::_slow_conv2d_backward", slow_convolution_backward},
       {"aten::embedding_dense_backward", embedding_backward},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward}};
