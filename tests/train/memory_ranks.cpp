@@ -121,6 +121,12 @@ TrainOptions options_for(const std::string& model) {
   options.model.heads = 2;
   options.model.width = 64;
   options.data.batch_size = 8;
+  // LibTorch multiplies 16-bit numbers one by one on processors without AVX-512.
+  if (model == "resnet18") options.model.base_width = 24;
+  if (model == "s2vt") {
+    options.model.hidden_width = 192;
+    options.model.context = 12;
+  }
   options.data.workers = 0;
   options.optimizer.name = "adamw";
   options.optimizer.lr = 1e-3;
