@@ -7,21 +7,15 @@
 // and keeps up to two micro-batches for each rank. Schedule `pipedream` has no flushes, and steps
 // of one micro-batch; a step of the command is then MICRO_BATCHES of them, between two drains.
 // BLOCKED is 1 if ranks are to be busy while they send and receive: passes then wait for
-// LINK_MILLISECONDS more for each message. Reads commands "step N" from the standard input, one per
-// line, and answers each with a line of JSON: the seconds of every step, on the rank where it took
-// longest.
+// LINK_MILLISECONDS more for each message. Reads commands "step N" (rank_commands.h).
 #include <fmt/format.h>
 
 #include <chrono>
-#include <iostream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
+#include "bench/rank_commands.h"
 #include "bench/wait_model.h"
-#include "troika/base/clock.h"
 #include "troika/base/error.h"
-#include "troika/base/text.h"
 #include "troika/comm/end_with.h"
 #include "troika/comm/world/world.h"
 #include "troika/compat/torch.h"
@@ -45,14 +39,6 @@ void run_segment(troika::parallel::Pipeline& pipeline, const at::Tensor& batch) 
   }
 }
 
-double number(const char* text) {
-  const auto value = troika::parse_double(text);
-  if (value && *value >= 0) return *value;
-  throw troika::Error(
-      "bench", troika::ErrorKind::usage,
-      {.what = "an argument of pipeline_overlap_rank", .got = text, .expected = "a number >= 0"});
-}
-
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -65,10 +51,10 @@ int main(int argc, char** argv) try {
   }
   at::set_num_threads(1);
   const auto world = troika::comm::world({.backend = "tcp"});
-  const int p = world.size(), m = static_cast<int>(number(argv[2]));
-  const double pass = number(argv[3]), link = number(argv[5]);
-  const auto elements = static_cast<int64_t>(number(argv[4])) / 4;
-  const bool is_blocked = number(argv[6]) > 0;
+  const int p = world.size(), m = static_cast<int>(troika::number_of(argv[2]));
+  const double pass = troika::number_of(argv[3]), link = troika::number_of(argv[5]);
+  const auto elements = static_cast<int64_t>(troika::number_of(argv[4])) / 4;
+  const bool is_blocked = troika::number_of(argv[6]) > 0;
 
   std::vector<troika::BlockWaits> waits;
   for (int s = 0; s < p; ++s) {
@@ -94,26 +80,14 @@ int main(int argc, char** argv) try {
                                         troika::layout::Mesh(troika::layout::Axis::pipeline, p));
   troika::parallel::Pipeline pipeline(troika::make_wait_model(waits), groups, options);
   const auto batch = at::ones({m, elements});
-  for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream words(line);
-    std::string command;
-    int steps = 0;
-    words >> command >> steps;
-    auto seconds = nlohmann::json::array();
-    for (int i = 0; i < steps; ++i) {
-      world.barrier();
-      const troika::Stopwatch watch;
-      if (is_asynchronous) {
-        run_segment(pipeline, batch);
-      } else {
-        pipeline.run(batch, batch, [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
-      }
-      const auto took = at::full({1}, watch.seconds(), at::kDouble);
-      world.all_reduce(took, troika::comm::ReduceOp::max).wait();
-      seconds.push_back(took.item<double>());
-    }
-    std::cout << nlohmann::json{{"step", seconds}} << std::endl;
-  }
+  troika::answer_commands({{"step", [&](int steps) {
+                              return troika::seconds_of_steps(world, steps, [&] {
+                                if (is_asynchronous) return run_segment(pipeline, batch);
+                                pipeline.run(
+                                    batch, batch,
+                                    [](const at::Tensor& x, const at::Tensor&) { return x.sum(); });
+                              });
+                            }}});
 } catch (const std::exception& error) {
   return troika::comm::end_with(error);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "tests/support/errors.h"
@@ -35,14 +36,53 @@ TEST(StageWeights, AreThoseOfThePapers) {
   EXPECT_THAT(of(StageWeights::stashed, 2, 0), ElementsAre(0, 0, 0, 0, 1, 1, 2, 2));
 }
 
+// The warm-up of PipeDream's runtime, for each replica: the other ranks of its stage and of later
+// ones, divided by its stage's replicas. The first stage's keeps NOAM micro-batches in flight
+// (Narayanan et al., SOSP 2019, section 3.2).
+TEST(StageWeights, WarmUpIsThatOfTheRuntimeAndOfThePaper) {
+  const auto own_warm_ups = [](std::vector<int> replicas) {
+    const AsynchronousPipeline pipeline{
+        .micro_batches = 64, .stages = static_cast<int>(replicas.size()), .replicas = replicas};
+    std::vector<int64_t> result;
+    for (int s = 0; s < pipeline.stages; ++s) {
+      result.push_back(asynchronous_stage(pipeline, s).own_warm_up());
+      EXPECT_LT(pipeline.warm_up(s), s == 0 ? 64 : pipeline.warm_up(s - 1));
+    }
+    const int ranks = std::accumulate(replicas.begin(), replicas.end(), 0);
+    EXPECT_EQ(result.front() + 1, (ranks + replicas[0] - 1) / replicas[0]) << "NOAM";
+    return result;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(own_warm_ups({1, 1, 1, 1}), ElementsAre(3, 2, 1, 0));
+  EXPECT_THAT(own_warm_ups({2, 1, 1}), ElementsAre(1, 1, 0));
+  EXPECT_THAT(own_warm_ups({7, 1}), ElementsAre(1, 0));
+  EXPECT_THAT(own_warm_ups({9, 5, 1, 1}), ElementsAre(1, 1, 1, 0));
+  EXPECT_THAT(own_warm_ups({8, 3, 1}), ElementsAre(1, 1, 0));
+  EXPECT_THAT(own_warm_ups({1, 5, 1}), ElementsAre(6, 1, 0));
+}
+
+TEST(StageWeights, StepsByReplicasScaleLearningRates) {
+  const AsynchronousPipeline pipeline{
+      .micro_batches = 6, .stages = 3, .replicas = {3, 2, 1}, .steps_by_replicas = true};
+  EXPECT_EQ(pipeline.least_micro_batches(), 6);
+  const auto last = asynchronous_stage(pipeline, 2);
+  EXPECT_EQ(last.micro_batches, 1);
+  EXPECT_DOUBLE_EQ(last.learning_rate_factor, 1.0 / 3);
+  const auto first = asynchronous_stage(pipeline, 0);
+  EXPECT_EQ(first.micro_batches, 3);
+  EXPECT_EQ(first.learning_rate_factor, 1);
+  EXPECT_EQ(first.most_versions(), 2) << "warm-up + 1, as in PipeDream's runtime";
+}
+
 // Follows the order of passes, and counts the versions that later passes use, and the newest.
 TEST(StageWeights, KeepNoMoreVersionsThanTheBound) {
   for (const auto weights : kAsynchronous) {
-    for (const auto [ranks, each] : {std::pair(2, 1), {3, 1}, {6, 1}, {2, 2}, {4, 3}}) {
+    for (const auto& [ranks, each] : {std::pair(2, 1), {3, 1}, {6, 1}, {2, 2}, {4, 3}}) {
       const int in_flight = each * ranks;
       for (int64_t m = weights == StageWeights::double_buffered ? in_flight : 1; m <= 12; ++m) {
         for (int s = 0; s < ranks; ++s) {
-          const auto stage = asynchronous_stage({weights, m, ranks, each}, s);
+          const auto stage = asynchronous_stage(
+              {.weights = weights, .micro_batches = m, .stages = ranks, .in_flight = each}, s);
           size_t most = 1;
           const int64_t count = 5 * m + 3 * in_flight;
           for (int64_t done = m; done < count; done += m) {
@@ -106,24 +146,44 @@ TEST(StageWeights, PlansRefuseWhatTheyCannotBeCombinedWith) {
           "[layout] schedule.name pipedream-2bw; got schedule.micro_batches 3, expected at "
           "least 4, those in flight");
   other = plan;
-  other.in_flight = 2;
+  other.without_flushes.in_flight = 2;
   refused(
       other,
       "[layout] schedule.name pipedream-2bw; got schedule.micro_batches 4, expected at least 8, "
       "those in flight");
   other = plan;
   other.schedule = "1f1b";
-  other.in_flight = 2;
+  other.without_flushes.in_flight = 2;
   refused(other, "[layout] schedule.in_flight of schedule.name 1f1b; got 2, expected 1");
   other = plan;
   other.exchange = {.method = ExchangeMethod::zero, .zero_stage = 1};
   refused(other,
           "[layout] schedule.name pipedream-2bw; got exchange.method zero, expected all_reduce");
   other = plan;
-  other.mesh = Mesh::parse("pipeline=2 data=2-1");
+  other.mesh = Mesh::parse("pipeline=3 data=2-3-1");
   refused(other,
-          "[layout] schedule.name pipedream-2bw; got mesh.axes pipeline=2 data=2-1, expected "
-          "as many replicas of each stage");
+          "[layout] schedule.name pipedream-2bw; got schedule.micro_batches 4, expected at least "
+          "6, those in flight");
+  other.schedule = "pipedream";
+  other.micro_batches = 2;
+  refused(other,
+          "[layout] schedule.name pipedream; got schedule.micro_batches 2, expected at least 3, "
+          "one for each replica of a stage");
+  other.micro_batches = 4;
+  other.verify();
+  other.without_flushes.steps_by_replicas = true;
+  refused(other,
+          "[layout] schedule.steps_by_replicas; got schedule.micro_batches 4, expected a multiple "
+          "of 6, for whole steps of all stages");
+  other.schedule = "pipedream-vertical-sync";
+  refused(
+      other,
+      "[layout] schedule.steps_by_replicas; got true with pipedream-vertical-sync and mesh.axes "
+      "pipeline=3 data=2-3-1, expected pipedream, on stages with different numbers of "
+      "replicas");
+  other.schedule = "1f1b";
+  refused(other,
+          "[layout] schedule.steps_by_replicas of schedule.name 1f1b; got true, expected false");
 }
 
 TEST(StageWeights, AreExplained) {

@@ -1,6 +1,7 @@
 // Random models and clusters, and a search that tries every plan of Troika's cost model.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -60,6 +61,10 @@ inline StepProblem random_problem(Draws& draws) {
   problem.global_batch = draws.from(1, 12);
   if (draws.from(0, 1) == 0) problem.memory_bytes = draws.from(20, 400);
   problem.straight = draws.from(0, 5) == 0;
+  problem.weights =
+      std::array{layout::StageWeights::synchronous, layout::StageWeights::stashed,
+                 layout::StageWeights::vertical_sync,
+                 layout::StageWeights::double_buffered}[static_cast<size_t>(draws.from(0, 3))];
   return problem;
 }
 
@@ -68,11 +73,17 @@ class AllPlans {
  public:
   explicit AllPlans(const StepModel& model) : model_(model) {
     const auto& problem = model.problem();
-    for (const auto family : {StepFamily::one_stage, StepFamily::pipeline,
-                              StepFamily::pipeline_rows, StepFamily::zero_bubble}) {
+    for (const auto family :
+         {StepFamily::one_stage, StepFamily::pipeline, StepFamily::pipeline_rows,
+          StepFamily::zero_bubble, StepFamily::no_flushes}) {
+      const bool flushes = family != StepFamily::no_flushes;
+      if (!flushes && problem.weights == layout::StageWeights::synchronous) continue;
       if (family == StepFamily::zero_bubble && !problem.profiles[0].splits_backward) continue;
       for (const bool recompute : {false, true}) {
-        for (int zero = 0; zero <= (family == StepFamily::one_stage ? 3 : 1); ++zero) {
+        for (int zero = 0; zero <= (family == StepFamily::one_stage ? 3
+                                    : flushes                       ? 1
+                                                                    : 0);
+             ++zero) {
           for (int devices = 1; devices <= problem.cluster.ranks(); ++devices) {
             settings_ = {
                 .recompute = recompute, .zero_stage = zero, .family = family, .devices = devices};
@@ -105,7 +116,10 @@ class AllPlans {
     for (const auto& stage : stages) {
       if (model_.problem().straight && stage.replicas > 1) return false;
       const bool is_equal = stage.replicas == stages.front().replicas;
-      if (settings_.family != StepFamily::pipeline && !is_equal) return false;
+      const bool may_differ = settings_.family == StepFamily::pipeline ||
+                              (settings_.family == StepFamily::no_flushes &&
+                               model_.problem().weights != layout::StageWeights::double_buffered);
+      if (!may_differ && !is_equal) return false;
       all_equal = all_equal && is_equal;
     }
     return !all_equal || model_.shares_evenly(settings_.profile, stages.front().replicas);

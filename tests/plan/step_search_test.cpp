@@ -71,6 +71,14 @@ TEST(StepModel, AddsUpAPipeline) {
   const auto shorter = model.price(zero_bubble, plan.stages);
   EXPECT_DOUBLE_EQ(shorter.seconds, 8 * 4 + 2 + 2e-5);
   EXPECT_THAT(shorter.memory_bytes, ElementsAre(4410, 4410));
+  // Without flushes, the pipeline does not fill and drain in each step, and the first stage keeps a
+  // version of its 2000 bytes of parameters more.
+  auto no_flushes = problem_of({2, 2, 2, 2}, 2, 8);
+  no_flushes.weights = layout::StageWeights::stashed;
+  const auto steady =
+      StepModel(no_flushes).price({.family = StepFamily::no_flushes, .devices = 2}, plan.stages);
+  EXPECT_DOUBLE_EQ(steady.seconds, 8 * 4);
+  EXPECT_THAT(steady.memory_bytes, ElementsAre(4410 + 2000, 4210));
 }
 
 TEST(StepModel, HidesAveragesBehindTheBackwardPass) {

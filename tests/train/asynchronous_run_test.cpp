@@ -25,6 +25,13 @@ constexpr int kMicroBatches = 11;  // of an epoch
 
 class AsynchronousRun : public PipelinedRuns {
  protected:
+  struct Stage {
+    layout::AsynchronousStage order;
+    std::vector<optim::Parameter> parameters;
+    std::unique_ptr<optim::FlatOptimizer> optimizer;
+    std::vector<std::vector<at::Tensor>> versions;
+  };
+
   AsynchronousRun() { options_.trainer.gradient_clip_algorithm = "stage_norm"; }
 
   TrainOptions asynchronous(const std::string& strategy, int64_t micro_batches = 0) const {
@@ -41,11 +48,16 @@ class AsynchronousRun : public PipelinedRuns {
     model->to(at::kDouble);
     model->train();
     const auto stage_of = stages_of(*model, plan);
-    std::vector<optim::Parameter> parameters;
-    for (const auto& [name, tensor] : nn::trained_parameters(*model)) {
-      parameters.push_back({name, tensor});
+    std::vector<Stage> stages;
+    for (int i = 0; i < plan.mesh.size(layout::Axis::pipeline); ++i) {
+      auto& stage = stages.emplace_back();
+      stage.order = layout::asynchronous_stage(plan.asynchronous(), i);
+      for (const auto& [name, tensor] : nn::trained_parameters(*model)) {
+        if (stage_of.at(name) == i) stage.parameters.push_back({name, tensor});
+      }
+      stage.optimizer = optim::make_optimizer(stage.parameters, options.optimizer);
+      stage.optimizer->set_learning_rate(options.optimizer.lr * stage.order.learning_rate_factor);
     }
-    const auto optimizer = optim::make_optimizer(parameters, options.optimizer);
     const SizedSamples samples(sizes_of(model_name));
     const data::Sampler sampler({.size = samples.size(),
                                  .global_batch = 4,
@@ -56,24 +68,28 @@ class AsynchronousRun : public PipelinedRuns {
     }
     size_t next = 0;
     for (const int segment : segments) {
-      std::vector<std::vector<at::Tensor>> versions{values(parameters)};
+      for (auto& stage : stages) stage.versions = {values(stage.parameters)};
       model->zero_grad(/*set_to_none=*/true);
       for (int b = 0; b < segment; ++b) {
-        set(parameters, [&](const std::string& name) -> const std::vector<at::Tensor>& {
-          return versions.at(
-              static_cast<size_t>(version(plan.weights(), m, ranks, stage_of.at(name), b)));
-        });
+        for (size_t i = 0; i < stages.size(); ++i) {
+          const auto& stage = stages[i];
+          const auto used = plan.mesh.has_uneven_stages()
+                                ? stage.order.version(b)
+                                : version(plan.weights(), m, ranks, static_cast<int>(i), b);
+          set(stage.parameters, stage.versions.at(static_cast<size_t>(used)));
+        }
         const auto batch = samples.load(order.at(next++), {});
         const auto outputs = model->forward(batch.inputs.to(at::kDouble));
         (at::cross_entropy_loss(outputs, batch.targets) * (1.0 / m)).backward();
-        if ((b + 1) % m != 0 && b + 1 != segment) continue;
-        set(parameters,
-            [&](const std::string&) -> const std::vector<at::Tensor>& { return versions.back(); });
-        clip_stages(parameters, stage_of, ranks, options.trainer.gradient_clip_val);
-        optimizer->step();
-        model->zero_grad(/*set_to_none=*/true);
-        versions.push_back(values(parameters));
+        for (auto& stage : stages) {
+          const auto own = stage.order.micro_batches;
+          if ((b + 1) % own != 0 && b + 1 != segment) continue;
+          set(stage.parameters, stage.versions.back());
+          step(stage, static_cast<double>(m) / static_cast<double>(own),
+               options.trainer.gradient_clip_val);
+        }
       }
+      for (const auto& stage : stages) set(stage.parameters, stage.versions.back());
     }
     ModuleState result;
     for (const auto& [name, tensor] : nn::named_state(*model)) result[name] = tensor.detach();
@@ -122,22 +138,24 @@ class AsynchronousRun : public PipelinedRuns {
   }
 
   static void set(const std::vector<optim::Parameter>& parameters,
-                  const std::function<const std::vector<at::Tensor>&(const std::string&)>& from) {
+                  const std::vector<at::Tensor>& values) {
     const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      parameters[i].tensor.copy_(from(parameters[i].name)[i]);
-    }
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].tensor.copy_(values[i]);
   }
 
-  static void clip_stages(const std::vector<optim::Parameter>& parameters,
-                          const std::map<std::string, int>& stage_of, int stages, double bound) {
-    for (int s = 0; s < stages && bound > 0; ++s) {
-      std::vector<at::Tensor> gradients;
-      for (const auto& parameter : parameters) {
-        if (stage_of.at(parameter.name) == s) gradients.push_back(parameter.tensor.grad());
-      }
+  static void step(Stage& stage, double factor, double bound) {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> gradients;
+    for (const auto& parameter : stage.parameters) {
+      gradients.push_back(parameter.tensor.grad());
+      if (factor != 1) gradients.back().mul_(factor);
+    }
+    if (bound > 0) {
       parallel::clip_to(gradients, std::sqrt(parallel::sum_of_squares(gradients)), bound);
     }
+    stage.optimizer->step();
+    for (const auto& parameter : stage.parameters) parameter.tensor.mutable_grad().reset();
+    stage.versions.push_back(values(stage.parameters));
   }
 };
 
@@ -152,6 +170,27 @@ TEST_F(AsynchronousRun, TrainsAsDelayedStepsOfOneProcess) {
       EXPECT_EQ(course.summary.samples, 2 * kMicroBatches * 4);
       expect_equal(course.state, oracle(options, ranks, "mlp", epochs(2)));
     }
+  }
+}
+
+// The last step of an epoch has one micro-batch, and the first stage two replicas.
+TEST_F(AsynchronousRun, StagesShareMicroBatchesInTurns) {
+  for (const bool steps_by_replicas : {false, true}) {
+    SCOPED_TRACE(steps_by_replicas);
+    auto options = asynchronous("pipedream");
+    options.mesh.axes = "pipeline=2 data=2-1";
+    options.pipeline.steps_by_replicas = steps_by_replicas;
+    options.data.global_batch_size = 4;
+    const auto course = fit(options, 3, "mlp");
+    EXPECT_EQ(course.summary.steps, 2 * ((kMicroBatches + 1) / 2));
+    EXPECT_EQ(course.summary.samples, 2 * kMicroBatches * 4);
+    const auto expected = oracle(options, 3, "mlp", epochs(2));
+    for (const auto& [name, tensor] : expected) {
+      EXPECT_LE((course.state.at(name) - tensor).abs().max().item<double>(), 1e-12) << name;
+    }
+    EXPECT_EQ(std::ranges::count_if(
+                  course.rows, [](const auto& row) { return row.second.contains("train/loss"); }),
+              course.summary.steps);
   }
 }
 
@@ -299,7 +338,7 @@ TEST(AsynchronousPlan, FollowsTheOptions) {
   EXPECT_EQ(plan("pipedream_flush").schedule, "1f1b");
   EXPECT_EQ(plan("pipedream_flush").micro_batches, 8);
   options.pipeline.in_flight = 2;
-  EXPECT_EQ(plan("pipedream").in_flight, 2);
+  EXPECT_EQ(plan("pipedream").without_flushes.in_flight, 2);
   EXPECT_EQ(plan("pipedream_2bw").micro_batches, 8);
   options.pipeline.vertical_sync = true;
   EXPECT_EQ(plan("pipedream").weights(), StageWeights::vertical_sync);

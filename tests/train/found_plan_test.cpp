@@ -162,6 +162,9 @@ TEST_F(FoundPlanRun, HasTheMemoryThatARunOfThePipelinePredicts) {
       return plan.settings.family == StepFamily::pipeline && plan.settings.zero_stage == 0;
     });
     ASSERT_NE(pipeline, whole.found.alternatives.end());
+    EXPECT_TRUE(std::ranges::none_of(whole.found.alternatives, [](const auto& plan) {
+      return plan.settings.family == StepFamily::no_flushes;
+    }));
     AutomaticPlan automatic = whole;
     automatic.found.best = *pipeline;
     const auto planned = with_found_plan(options_, automatic, group);
@@ -177,6 +180,31 @@ TEST_F(FoundPlanRun, HasTheMemoryThatARunOfThePipelinePredicts) {
       EXPECT_NEAR(stages[rank].step, predicted, 1e-3 * predicted) << rank;
       EXPECT_GE(stages[rank].most, stages[rank].step);
     }
+  });
+}
+
+TEST_F(FoundPlanRun, MayHaveNoFlushesIfTheConfiguredStrategyHasNone) {
+  const auto without_flushes = [](const AutomaticPlan& automatic) {
+    return std::ranges::find_if(automatic.found.alternatives, [](const auto& plan) {
+      return plan.settings.family == StepFamily::no_flushes && !plan.settings.recompute;
+    });
+  };
+  options_.trainer.strategy = "pipedream";
+  comm::local::run(2, [&](const comm::Group& group) {
+    auto found = find(group, kPlenty, {"32"});
+    const auto plan = without_flushes(found);
+    ASSERT_NE(plan, found.found.alternatives.end());
+    found.found.best = *plan;
+    const auto planned = with_found_plan(options_, found, group);
+    const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
+    EXPECT_EQ(read.schedule, "pipedream");
+    EXPECT_EQ(read.mesh.text(), "pipeline=2 data=1");
+    EXPECT_EQ(run(found, group).steps, 3);
+  });
+  options_.model = sizes_of("gpt");  // shares its embedding
+  comm::local::run(2, [&](const comm::Group& group) {
+    const auto found = find(group, kPlenty, {"32"});
+    EXPECT_EQ(without_flushes(found), found.found.alternatives.end());
   });
 }
 

@@ -29,8 +29,6 @@
 namespace troika::train {
 namespace {
 
-constexpr int kRanks = 2;
-
 int64_t number_from(const char* variable, int64_t otherwise) {
   const char* text = std::getenv(variable);
   return text ? std::stoll(text) : otherwise;
@@ -64,7 +62,7 @@ class Kills : public testing::Test {
     try {
       cluster::Environment environment;
       environment.rank = environment.local_rank = rank;
-      environment.world_size = environment.local_world_size = kRanks;
+      environment.world_size = environment.local_world_size = ranks_;
       environment.master_port = port;
       const auto group = comm::world(environment, {});
       auto options = options_;
@@ -83,13 +81,13 @@ class Kills : public testing::Test {
   Life live(const std::string& run) const {
     std::filesystem::remove(output());
     const int port = cluster::free_port();
-    return Life(kRanks, [&](int rank) { be_rank(rank, port, run); });
+    return Life(ranks_, [&](int rank) { be_rank(rank, port, run); });
   }
 
   // Returns the final state of each rank on which further training depends.
-  static std::vector<checkpoint::RankState> kept(const std::filesystem::path& checkpoint) {
+  std::vector<checkpoint::RankState> kept(const std::filesystem::path& checkpoint) const {
     std::vector<checkpoint::RankState> result;
-    for (int rank = 0; rank < kRanks; ++rank) {
+    for (int rank = 0; rank < ranks_; ++rank) {
       result.push_back(checkpoint::load_rank_state(checkpoint, rank));
       std::erase_if(result.back().rest, [](const auto& item) { return is_measured(item.first); });
     }
@@ -116,34 +114,35 @@ class Kills : public testing::Test {
     const auto last = checkpoint::find_checkpoint(checkpoints(run), "last");
     if (last.empty()) return -1;
     const auto index = checkpoint::read_index(last);
-    EXPECT_EQ(index.files.size(), kRanks + 1u);
-    for (int rank = 0; rank < kRanks; ++rank) checkpoint::load_rank_state(last, rank);
+    EXPECT_EQ(index.files.size(), static_cast<size_t>(ranks_) + 1);
+    for (int rank = 0; rank < ranks_; ++rank) checkpoint::load_rank_state(last, rank);
     return index.info.step;
   }
 
-  // Kills the rank `victim`, or all ranks if it is kRanks.
-  static void expect_killed(Life& life, int victim, const std::filesystem::path& output) {
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (victim == rank || victim == kRanks) life.kill(rank);
+  // Kills the rank `victim`, or all ranks if it is their number.
+  void expect_killed(Life& life, int victim, const std::filesystem::path& output) const {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      if (victim == rank || victim == ranks_) life.kill(rank);
     }
     for (const int status : life.statuses()) {
       const bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
       // The other ranks notice the loss, or have ended already.
-      const bool has_ended = victim != kRanks && WIFEXITED(status);
+      const bool has_ended = victim != ranks_ && WIFEXITED(status);
       EXPECT_TRUE(is_killed || has_ended || status == 0) << status << read_file(output);
     }
   }
 
-  void expect_exact() {
+  // The first kill is that of rank 0 alone.
+  void expect_exact(int64_t kills_without_variable = 20) {
     const Stopwatch watch;
-    ASSERT_EQ(live("whole").statuses(), std::vector<int>(kRanks, 0)) << read_file(output());
+    ASSERT_EQ(live("whole").statuses(), unharmed()) << read_file(output());
     const double whole_milliseconds = watch.seconds() * 1e3;
     const auto expected = kept(checkpoint::find_checkpoint(checkpoints("whole"), "last"));
 
-    const int64_t count = number_from("TROIKA_KILLS", 20);
+    const int64_t count = number_from("TROIKA_KILLS", kills_without_variable);
     std::mt19937_64 random(static_cast<uint64_t>(number_from("TROIKA_KILL_SEED", 1)));
     std::uniform_real_distribution<double> parts(0, 0.2);
-    std::uniform_int_distribution<int> victims(0, kRanks);
+    std::uniform_int_distribution<int> victims(0, ranks_);
     int64_t kills = 0, runs = 0, restarts = 0;
     double patience = 1;  // grows while kills leave no new checkpoint: the machine has become slow
     for (; kills < count; ++runs) {
@@ -157,10 +156,11 @@ class Kills : public testing::Test {
             static_cast<int64_t>(patience * parts(random) * whole_milliseconds));
         is_over = kills == count || life.ends_within(delay);
         if (is_over) {
-          ASSERT_EQ(life.statuses(), std::vector<int>(kRanks, 0)) << read_file(output());
+          ASSERT_EQ(life.statuses(), unharmed()) << read_file(output());
         } else {
+          const int victim = kills == 0 ? 0 : victims(random);
           ++kills;
-          expect_killed(life, victims(random), output());
+          expect_killed(life, victim, output());
         }
         const auto before = std::exchange(step, whole_checkpoint(run));
         ASSERT_GE(step, before) << "a checkpoint was lost";
@@ -172,7 +172,7 @@ class Kills : public testing::Test {
       EXPECT_EQ(csv_rows(folder_ / run), csv_rows(folder_ / "whole"));
       EXPECT_EQ(jsonl_rows(folder_ / run), jsonl_rows(folder_ / "whole"));
       const auto found = kept(checkpoint::find_checkpoint(checkpoints(run), "last"));
-      for (size_t rank = 0; rank < kRanks; ++rank) {
+      for (size_t rank = 0; rank < expected.size(); ++rank) {
         expect_same(expected[rank].model, found[rank].model);
         expect_same(expected[rank].rest, found[rank].rest);
       }
@@ -182,7 +182,10 @@ class Kills : public testing::Test {
                runs, watch.seconds());
   }
 
+  std::vector<int> unharmed() const { return std::vector<int>(static_cast<size_t>(ranks_), 0); }
+
   const TemporaryFolder folder_;
+  int ranks_ = 2;
   TrainOptions options_;
   std::function<std::shared_ptr<Task>()> make_task_ = [] { return make_waves_task(8, 0.3); };
 };
@@ -197,11 +200,23 @@ TEST_F(Kills, AlsoOfWhatIsWrittenBesideTraining) {
 }
 
 // Ranks are at different steps when they are killed.
-TEST_F(Kills, AlsoOfStagesThatStepByThemselves) {
-  options_.trainer.strategy = "pipedream";
-  options_.checkpoint.every_n_train_steps = 3;
-  make_task_ = [] { return std::make_shared<Task>(make_waves_model(8, 0.3)); };
-  expect_exact();
+class KillsOfStages : public Kills {
+ protected:
+  KillsOfStages() {
+    ranks_ = 4;
+    options_.trainer.strategy = "pipedream";
+    options_.checkpoint.every_n_train_steps = 3;
+    make_task_ = [] { return std::make_shared<Task>(make_waves_model(8, 0.3)); };
+  }
+};
+
+TEST_F(KillsOfStages, EveryRestartGoesOnToTheBit) {
+  expect_exact(10);
+}
+
+TEST_F(KillsOfStages, AlsoWithReplicas) {
+  options_.mesh.pipeline = options_.mesh.data = 2;
+  expect_exact(10);
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 
 namespace troika::train {
 
-// A step of one micro-batch, or of several copies of it.
+// A step of one micro-batch, or of several copies of it. `later` counts those of later steps before
+// a drain.
 class SingleBatch : public MicroBatches {
  public:
-  SingleBatch(const data::Batch& batch, int64_t step, int64_t count = 1)
-      : MicroBatches(step, count), batch_(batch) {}
+  SingleBatch(const data::Batch& batch, int64_t step, int64_t count = 1, int64_t later = 0)
+      : MicroBatches(step, count), batch_(batch), until_drain_(count + later) {}
+  int64_t until_drain() const override { return until_drain_; }
   const data::Batch* next() override {
     if (is_first_) {
       is_first_ = false;
@@ -27,15 +29,16 @@ class SingleBatch : public MicroBatches {
 
  private:
   const data::Batch& batch_;
+  const int64_t until_drain_;
   std::deque<data::Batch> copies_;
   bool is_first_ = true;
 };
 
 // `times` must be the object that the engine was made with.
 inline StepResult train_on(Engine& engine, observe::StepTimes& times, const data::Batch& batch,
-                           int64_t step, int64_t count = 1) {
+                           int64_t step, int64_t count = 1, int64_t later = 0) {
   times.begin(step);
-  SingleBatch batches(batch, step, count);
+  SingleBatch batches(batch, step, count, later);
   const auto result = engine.step(batches);
   times.finish();
   return result;

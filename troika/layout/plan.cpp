@@ -156,9 +156,12 @@ config::Table make_table(Written& written) {
             "custom: one line for each rank, with all its actions or only its passes");
   table.add("schedule.micro_batches", &plan.micro_batches,
             "micro-batches of each replica in an optimizer step", config::count_from(1));
-  table.add("schedule.in_flight", &plan.in_flight,
+  table.add("schedule.in_flight", &plan.without_flushes.in_flight,
             "without flushes: micro-batches in flight on a stage for each stage that follows",
             config::count_from(1));
+  table.add("schedule.steps_by_replicas", &plan.without_flushes.steps_by_replicas,
+            "pipedream with different numbers of replicas: a stage steps after a micro-batch of "
+            "each of its replicas, with a learning rate in proportion to their number");
   table.add("schedule.sums_micro_batches", &plan.sums_micro_batches,
             "sum the gradients of micro-batches instead of averaging them");
   add_exchange(table, written);
@@ -202,13 +205,25 @@ void require_asynchronous(const Plan& plan) {
     refuse(what, fmt::format("exchange.method {}", method_name(plan.exchange.method)),
            "all_reduce");
   }
-  if (plan.mesh.has_uneven_stages()) {
-    refuse(what, "mesh.axes " + plan.mesh.text(), "as many replicas of each stage");
+  const auto pipeline = plan.asynchronous();
+  const int64_t least = pipeline.least_micro_batches();
+  const auto got = fmt::format("schedule.micro_batches {}", plan.micro_batches);
+  const bool steps_by_replicas = plan.without_flushes.steps_by_replicas;
+  if (steps_by_replicas &&
+      (!plan.mesh.has_uneven_stages() || plan.weights() != StageWeights::stashed)) {
+    refuse("schedule.steps_by_replicas",
+           fmt::format("true with {} and mesh.axes {}", plan.schedule, plan.mesh.text()),
+           "pipedream, on stages with different numbers of replicas");
   }
-  const int64_t stages = plan.mesh.size(Axis::pipeline), least = stages * plan.in_flight;
-  if (plan.weights() == StageWeights::double_buffered && plan.micro_batches < least) {
-    refuse(what, fmt::format("schedule.micro_batches {}", plan.micro_batches),
-           fmt::format("at least {}, those in flight", least));
+  if (steps_by_replicas && plan.micro_batches % least != 0) {
+    refuse("schedule.steps_by_replicas", got,
+           fmt::format("a multiple of {}, for whole steps of all stages", least));
+  }
+  if (plan.micro_batches < least) {
+    const bool is_in_flight = plan.weights() == StageWeights::double_buffered;
+    refuse(what, got,
+           fmt::format("at least {}, {}", least,
+                       is_in_flight ? "those in flight" : "one for each replica of a stage"));
   }
 }
 
@@ -273,8 +288,12 @@ void Plan::verify() const {
   const bool is_named = schedule != kCustomSchedule && schedule != kOneStageSchedule;
   if (is_named && schedule != kAutomaticSchedule) shape_of(*this);
   if (is_asynchronous()) require_asynchronous(*this);
-  if (!is_asynchronous() && in_flight != 1) {
-    refuse("schedule.in_flight of schedule.name " + schedule, std::to_string(in_flight), "1");
+  if (!is_asynchronous() && without_flushes.in_flight != 1) {
+    refuse("schedule.in_flight of schedule.name " + schedule,
+           std::to_string(without_flushes.in_flight), "1");
+  }
+  if (!is_asynchronous() && without_flushes.steps_by_replicas) {
+    refuse("schedule.steps_by_replicas of schedule.name " + schedule, "true", "false");
   }
   const auto& servers = exchange.servers;
   if (servers.delay > 0 && servers.consistency != "bounded") {
@@ -293,10 +312,15 @@ void Plan::verify() const {
 }
 
 AsynchronousPipeline Plan::asynchronous() const {
-  return {.weights = weights(),
-          .micro_batches = micro_batches,
-          .stages = mesh.size(Axis::pipeline),
-          .in_flight = in_flight};
+  AsynchronousPipeline result{.weights = weights(),
+                              .micro_batches = micro_batches,
+                              .stages = mesh.size(Axis::pipeline),
+                              .in_flight = without_flushes.in_flight,
+                              .steps_by_replicas = without_flushes.steps_by_replicas};
+  for (int s = 0; mesh.has_uneven_stages() && s < result.stages; ++s) {
+    result.replicas.push_back(mesh.replicas(s));
+  }
+  return result;
 }
 
 const ScheduleRow& row_of(const Plan& plan) {

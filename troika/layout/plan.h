@@ -80,6 +80,14 @@ struct GradientExchange {
   bool operator==(const GradientExchange&) const = default;
 };
 
+// For schedules without flushes; see AsynchronousPipeline.
+struct WithoutFlushes {
+  int64_t in_flight = 1;
+  bool steps_by_replicas = false;
+
+  bool operator==(const WithoutFlushes&) const = default;
+};
+
 // Where tensors go that a run keeps off its devices; empty: nowhere.
 struct Offload {
   std::string activations = {};  // a folder, or host
@@ -112,7 +120,7 @@ struct Plan {
   int64_t chunks = 0;         // stages per rank; 0: the schedule's default
   std::string actions = {};   // for kCustomSchedule: the text of a Schedule, or of its passes
   int64_t micro_batches = 1;  // per optimizer step and replica
-  int64_t in_flight = 1;      // of schedules without flushes; see AsynchronousPipeline
+  WithoutFlushes without_flushes = {};
   // Whether a step's gradient is the sum over its micro-batches; otherwise it is the mean.
   bool sums_micro_batches = false;
   GradientExchange exchange = {};

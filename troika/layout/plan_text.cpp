@@ -109,6 +109,9 @@ std::string explain(const Plan& plan) {
                               : plan.sums_micro_batches ? ", summed"
                                                         : ", averaged"));
   if (plan.is_asynchronous()) lines.push_back("           " + weights_text(plan));
+  if (plan.without_flushes.steps_by_replicas) {
+    lines.push_back("           a stage steps after a micro-batch of each of its replicas");
+  }
   // Longer schedules are not shown, since they explain nothing more.
   constexpr int64_t kShownPasses = 8;
   const int64_t passes = plan.mesh.size(Axis::pipeline) * plan.micro_batches;

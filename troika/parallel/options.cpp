@@ -162,6 +162,10 @@ void add_options(config::Table& table, PipelineSection& options) {
             "that follows; 2 hides messages that take half as long as a stage, and keeps more "
             "versions of the weights",
             config::between(int64_t{1}, int64_t{1000}));
+  table.add("pipeline.steps_by_replicas", &options.steps_by_replicas,
+            "pipedream on stages of different numbers of replicas: a stage steps after a "
+            "micro-batch of each of its replicas, with a learning rate in proportion to their "
+            "number, instead of with all stages after a step's micro-batches");
 }
 
 }  // namespace troika::parallel

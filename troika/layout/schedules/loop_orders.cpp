@@ -1,5 +1,6 @@
 // Schedules whose backward pass is not split.
 #include <algorithm>
+#include <numeric>
 
 #include "troika/layout/schedules/orders.h"
 
@@ -24,14 +25,17 @@ Schedule gpipe_order(const PipelineShape& shape) {
 }
 
 Schedule one_forward_one_backward_order(const PipelineShape& shape) {
-  return one_forward_one_backward_order(shape, 1);
+  std::vector<int> warm_up(static_cast<size_t>(shape.ranks));
+  std::iota(warm_up.rbegin(), warm_up.rend(), 0);
+  return one_forward_one_backward_order(shape, warm_up);
 }
 
-Schedule one_forward_one_backward_order(const PipelineShape& shape, int each) {
+Schedule one_forward_one_backward_order(const PipelineShape& shape,
+                                        const std::vector<int>& warm_up) {
   Schedule order;
   for (int r = 0; r < shape.ranks; ++r) {
     auto& actions = order.ranks.emplace_back();
-    const int ahead = std::min(shape.micro_batches, each * (shape.ranks - 1 - r));
+    const int ahead = std::min(shape.micro_batches, warm_up[static_cast<size_t>(r)]);
     for (int m = 0; m < ahead; ++m) actions.push_back({ActionKind::forward, r, m});
     for (int m = ahead; m < shape.micro_batches; ++m) {
       actions.push_back({ActionKind::forward, r, m});

@@ -26,9 +26,10 @@ Schedule naive_order(const PipelineShape& shape);
 Schedule gpipe_order(const PipelineShape& shape);
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2.
 Schedule one_forward_one_backward_order(const PipelineShape& shape);
-// The same with `each` forward passes for each stage that follows, instead of one, before a stage's
-// passes alternate.
-Schedule one_forward_one_backward_order(const PipelineShape& shape, int each);
+// The same with `warm_up` forward passes, by rank, before a rank's passes alternate, instead of the
+// number of ranks that follow.
+Schedule one_forward_one_backward_order(const PipelineShape& shape,
+                                        const std::vector<int>& warm_up);
 // Stage s is on rank s mod ranks: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
 Schedule interleaved_order(const PipelineShape& shape);
 // Breadth-first, stages as interleaved: Lamy-Poirier 2023, arXiv 2211.05953.

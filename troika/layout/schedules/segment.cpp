@@ -7,11 +7,18 @@
 
 namespace troika::layout {
 
+Schedule asynchronous_order(const AsynchronousPipeline& pipeline, int micro_batches) {
+  std::vector<int> warm_up;
+  for (int s = 0; s < pipeline.stages; ++s) {
+    warm_up.push_back(static_cast<int>(pipeline.warm_up(s)));
+  }
+  return one_forward_one_backward_order(
+      {.ranks = pipeline.stages, .micro_batches = micro_batches, .chunks = 1}, warm_up);
+}
+
 Schedule asynchronous_segment(const AsynchronousPipeline& pipeline, int steps) {
   const auto micro_batches = static_cast<int>(pipeline.micro_batches);
-  auto segment = complete(one_forward_one_backward_order(
-      {.ranks = pipeline.stages, .micro_batches = micro_batches * steps, .chunks = 1},
-      static_cast<int>(pipeline.in_flight)));
+  auto segment = complete(asynchronous_order(pipeline, micro_batches * steps));
   for (auto& actions : segment.ranks) {
     std::vector<Action> own;
     for (const auto& action : std::exchange(actions, {})) {

@@ -6,6 +6,10 @@
 
 namespace troika::layout {
 
+// Returns the order of `micro_batches` micro-batches, without messages. Replicas run their own
+// passes of their stage's.
+Schedule asynchronous_order(const AsynchronousPipeline& pipeline, int micro_batches);
+
 // Returns the actions of `steps` steps, with the messages between stages. Each stage reduces and
 // steps as soon as the gradient of a step's last micro-batch is sent
 // (layout/schedules/stage_weights.h). Schedule::verify() refuses it, because passes follow steps.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -41,8 +42,8 @@ StageWeights weights_of_schedule(std::string_view wanted) {
   return StageWeights::synchronous;
 }
 
-// Before a forward pass, a stage has run the backward passes of all but `warm_up` micro-batches
-// before it.
+// Before a forward pass, a replica has run its backward passes of all but the last `warm_up`
+// micro-batches before it, and waits for the steps that they complete on all replicas.
 int64_t AsynchronousStage::version(int64_t micro_batch) const {
   switch (weights) {
     case StageWeights::synchronous:
@@ -71,15 +72,42 @@ int64_t AsynchronousStage::most_versions() const {
   }
 }
 
+int64_t AsynchronousPipeline::warm_up(int stage) const {
+  int64_t others = 0;  // ranks of this stage and of later ones, without one
+  for (int s = stage; s < stages; ++s) others += replicas_of(s);
+  const int64_t own = replicas_of(stage);
+  return in_flight * ((others - 1) / own) * own;
+}
+
+int64_t AsynchronousPipeline::least_micro_batches() const {
+  int64_t least = 1;
+  for (int s = 0; s < stages; ++s) {
+    const int64_t own = replicas_of(s);
+    if (weights == StageWeights::double_buffered) {
+      least = std::max(least, warm_up(s) + in_flight * own);
+    } else {
+      least = steps_by_replicas ? std::lcm(least, own) : std::max(least, own);
+    }
+  }
+  return least;
+}
+
 int64_t AsynchronousPipeline::most_ahead() const {
   return (warm_up(0) + micro_batches - 1) / micro_batches * micro_batches;
 }
 
 AsynchronousStage asynchronous_stage(const AsynchronousPipeline& pipeline, int stage) {
-  return {.weights = pipeline.stages == 1 ? StageWeights::stashed : pipeline.weights,
-          .micro_batches = pipeline.micro_batches,
-          .warm_up = pipeline.warm_up(stage),
-          .first_warm_up = pipeline.warm_up(0)};
+  const int own = pipeline.replicas_of(stage);
+  AsynchronousStage result{
+      .weights = pipeline.stages == 1 ? StageWeights::stashed : pipeline.weights,
+      .micro_batches = pipeline.micro_batches,
+      .warm_up = pipeline.warm_up(stage),
+      .first_warm_up = pipeline.warm_up(0),
+      .replicas = own};
+  if (!pipeline.steps_by_replicas) return result;
+  result.micro_batches = own;
+  result.learning_rate_factor = static_cast<double>(own) / pipeline.replicas_of(0);
+  return result;
 }
 
 }  // namespace troika::layout

@@ -46,24 +46,51 @@ struct AsynchronousPipeline {
   // (github.com/msr-fiddle/pipedream). 2: messages that take up to half as long as a stage's two
   // passes delay no pass.
   int64_t in_flight = 1;
+  // The replicas of each stage, which take the micro-batches in turns: micro-batch b is for replica
+  // b mod r of a stage with r replicas (1F1B-RR: Narayanan et al., SOSP 2019, section 3.2). Empty:
+  // micro-batches are counted on one replica of each stage.
+  std::vector<int> replicas = {};
+  // Of stashed weights and given replicas: a stage steps after one micro-batch of each of its
+  // replicas, with a learning rate in proportion to their number, as PipeDream's runtime does.
+  // Otherwise all stages step after `micro_batches`.
+  bool steps_by_replicas = false;
 
-  int64_t warm_up(int stage) const { return in_flight * (stages - 1 - stage); }
+  int replicas_of(int stage) const {
+    return replicas.empty() ? 1 : replicas[static_cast<size_t>(stage)];
+  }
+  // Returns the forward passes of all replicas of a stage before its first backward pass, beside
+  // those of the replicas' first micro-batches. The warm-up of PipeDream's runtime; that of the
+  // first stage keeps as many micro-batches in flight as the paper's NOAM, the number of ranks
+  // divided by those of the first stage, rounded up. It decreases from each stage to the next.
+  int64_t warm_up(int stage) const;
+  // Returns the least micro_batches that is supported.
+  int64_t least_micro_batches() const;
   // Returns the number of micro-batches, a multiple of those of a step, that stages may have begun
   // beyond a step: a drain comes at most so many after it is asked for.
   int64_t most_ahead() const;
 };
 
 // The passes of one asynchronous stage between two drains: `warm_up` forward passes, then forward
-// and backward passes in turn, then the other backward passes. Micro-batches, and versions of the
-// weights, count from 0 at the last drain; version v is that after v steps.
+// and backward passes in turn, then the other backward passes; each replica runs its own ones of
+// these. Micro-batches, and versions of the weights, count from 0 at the last drain; version v is
+// that after v steps of the stage.
 struct AsynchronousStage {
   StageWeights weights = StageWeights::stashed;
-  int64_t micro_batches = 1;  // of a step
+  int64_t micro_batches = 1;  // of a step of this stage
   // Forward passes before the first backward pass, beside that of the same micro-batch: of this
   // stage, and of the first one.
   int64_t warm_up = 0;
   int64_t first_warm_up = 0;
+  int replicas = 1;  // that share the micro-batches
+  // Of the stage, relative to that of the run.
+  double learning_rate_factor = 1;
 
+  // Returns the number of forward passes that a replica is ahead by.
+  int64_t own_warm_up() const { return warm_up / replicas; }
+  // Returns the number of micro-batches of a replica among the first `count`.
+  int64_t own_before(int64_t count, int replica) const {
+    return (count - replica + replicas - 1) / replicas;
+  }
   // Returns the version that a micro-batch uses. It never decreases from one micro-batch to the
   // next.
   int64_t version(int64_t micro_batch) const;

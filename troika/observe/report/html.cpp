@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "troika/observe/report/style.h"
+
 namespace troika::observe::report {
 
 namespace {
@@ -54,6 +56,14 @@ std::string spaced(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '_', ' ');
   return text;
+}
+
+std::string page(const std::string& title, const std::string& content) {
+  const auto name = escape(title);
+  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
+         name + " – Troika</title>\n<style>\n" + style_sheet() + "</style>\n</head>\n<body>\n<h1>" +
+         name + "</h1>\n" + content + "</body>\n</html>\n";
 }
 
 std::string paragraph(const std::string& text) {

@@ -20,6 +20,8 @@ std::string percent(double share);
 // Replaces underscores by spaces.
 std::string spaced(std::string_view name);
 
+// Returns a whole page. `content` is HTML.
+std::string page(const std::string& title, const std::string& content);
 std::string paragraph(const std::string& text);
 // `content` is HTML.
 std::string section(const std::string& title, const std::string& content);

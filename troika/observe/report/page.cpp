@@ -16,7 +16,6 @@
 #include "troika/observe/report/plots.h"
 #include "troika/observe/report/roofline.h"
 #include "troika/observe/report/stragglers.h"
-#include "troika/observe/report/style.h"
 
 namespace troika::observe::report {
 
@@ -250,14 +249,10 @@ std::string why_no_steps(const RunRecord& run) {
 }  // namespace
 
 std::string make_page(const RunRecord& run, const ChangedOptions& changed_options) {
-  const std::string name = escape(run.summary ? run.summary->name : run.name);
-  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-         name + " – Troika</title>\n<style>\n" + style_sheet() + "</style>\n</head>\n<body>\n<h1>" +
-         name + "</h1>\n" + facts(run) +
-         section("Metrics", why_no_steps(run) + curves(run.metrics)) + breakdown(run) +
-         pipeline(run) + roofline(run) + stragglers(run) + memory(run) + timeline(run) +
-         comparison(run) + options_of(run, changed_options) + "</body>\n</html>\n";
+  return page(run.summary ? run.summary->name : run.name,
+              facts(run) + section("Metrics", why_no_steps(run) + curves(run.metrics)) +
+                  breakdown(run) + pipeline(run) + roofline(run) + stragglers(run) + memory(run) +
+                  timeline(run) + comparison(run) + options_of(run, changed_options));
 }
 
 std::filesystem::path write_report(const std::filesystem::path& run_folder,

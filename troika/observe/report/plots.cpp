@@ -132,8 +132,8 @@ std::vector<Tick> row_ticks(const std::vector<std::string>& rows) {
 
 }  // namespace
 
-std::string line_plot(const std::string& title, const std::string& unit, const Range& steps,
-                      const std::vector<Series>& series) {
+std::string line_plot(const std::string& title, const std::string& unit, const Range& range,
+                      const std::vector<Series>& series, const PlotAxis& axis) {
   Range values;
   const auto colours = colours_of(series);
   std::vector<LegendEntry> names;
@@ -144,7 +144,7 @@ std::string line_plot(const std::string& title, const std::string& unit, const R
     }
   }
   if (values.empty()) return "<p>" + escape(title) + ": no finite value was logged.</p>\n";
-  const Scale x = scale_with_margin(steps), y = scale_with_margin(values);
+  const Scale x = scale_with_margin(range), y = scale_with_margin(values);
   std::string marks;
   for (size_t i = 0; i < series.size(); ++i) {
     const size_t colour = colours[i];
@@ -156,16 +156,17 @@ std::string line_plot(const std::string& title, const std::string& unit, const R
     for (const Point& point : series[i].points) {
       if (!std::isfinite(point.y)) continue;
       marks += fmt::format(
-          "<path class=\"dot l{}\" d=\"M{:.1f} {:.1f}h0\"><title>{}: {:g} at step {:g}</title>"
+          "<path class=\"dot l{}\" d=\"M{:.1f} {:.1f}h0\"><title>{}: {:g} {}{:g}</title>"
           "</path>\n",
-          colour, x_of(x, point.x), y_of(y, point.y), escape(names[i].name), point.y, point.x);
+          colour, x_of(x, point.x), y_of(y, point.y), escape(names[i].name), point.y, axis.before,
+          point.x);
     }
   }
   return draw(
       {.title = title,
-       .x_label = "optimizer step",
+       .x_label = axis.label,
        .y_label = unit,
-       .x_ticks = ticks(x, kTicks, 1),
+       .x_ticks = ticks(x, kTicks, axis.tick_unit),
        .y_ticks = ticks(y, kTicks),
        .height = 210,
        .marks = marks,

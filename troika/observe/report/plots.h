@@ -9,12 +9,19 @@
 
 namespace troika::observe::report {
 
-// A line plot over `steps`, the range of the x axis. Non-finite points interrupt a line. Series of
+// The x axis of a line plot.
+struct PlotAxis {
+  std::string label = "optimizer step";
+  std::string before = "at step ";  // a point's number, in its tip
+  double tick_unit = 1;             // see ticks()
+};
+
+// A line plot over `range` of the x axis. Non-finite points interrupt a line. Series of
 // up to 60 points have dots; in series of more than 1000 points, minima and maxima represent their
 // neighbours. A line without dots is paler if the chart has other lines. A series has its stage's
 // colour in all charts of all runs, unless another series of the chart has taken it.
-std::string line_plot(const std::string& title, const std::string& unit, const Range& steps,
-                      const std::vector<Series>& series);
+std::string line_plot(const std::string& title, const std::string& unit, const Range& range,
+                      const std::vector<Series>& series, const PlotAxis& axis = {});
 
 // A bar for each row, with its parts one after another: values[part][row], in `unit`.
 std::string bar_plot(const std::string& title, const std::string& unit,

@@ -38,29 +38,39 @@ int64_t AsynchronousPasses::in_step(int64_t left) const {
   return std::min(left, parts_.order.micro_batches);
 }
 
-int64_t AsynchronousPasses::begun_by(int64_t done, int64_t total) const {
-  return std::min(total, done + parts_.order.warm_up);
-}
-
-int64_t AsynchronousPasses::to_begin(int64_t left) const {
-  return begun_by(done_ + in_step(left), done_ + left) - begun_;
+int64_t AsynchronousPasses::reach(int64_t count, int64_t left) const {
+  const int64_t begun =
+      std::min(own_before(first_ + left), own_before(first_ + count) + parts_.order.own_warm_up());
+  return std::max<int64_t>(count, micro_batch(begun - 1) + 1 - first_);
 }
 
 std::vector<at::Tensor> AsynchronousPasses::advance(int64_t left) {
-  const int64_t total = done_ + left, end = done_ + in_step(left);
-  TROIKA_CHECK(begun_ <= total && done_ < end, "a drain comes after the micro-batches in flight");
+  const int64_t end_of_step = first_ + in_step(left);
+  const int64_t total = own_before(first_ + left), end = own_before(end_of_step);
+  TROIKA_CHECK(begun_ <= total && left > 0, "a drain comes after the micro-batches in flight");
   std::vector<at::Tensor> losses;
+  parts_.own.share(first_, end_of_step);
   while (done_ < end) {
-    const int64_t forwards = begun_by(done_ + 1, total);
+    const int64_t forwards = std::min(total, done_ + 1 + parts_.order.own_warm_up());
     for (; begun_ < forwards; ++begun_) {
-      if (auto loss = forward(static_cast<int>(begun_)); loss.defined()) losses.push_back(loss);
+      if (auto loss = forward(micro_batch(begun_)); loss.defined()) losses.push_back(loss);
     }
-    backward(static_cast<int>(done_), done_ + 1 == end);
+    backward(micro_batch(done_), done_ + 1 == end);
     ++done_;
   }
   parts_.own.finish(stage_);
-  drains_ = end == total;
+  scale_gradients();
+  first_ = end_of_step;
+  drains_ = in_step(left) == left;
   return losses;
+}
+
+void AsynchronousPasses::scale_gradients() {
+  if (parts_.gradient_factor == 1) return;
+  const at::NoGradGuard no_grad;
+  parts_.own.for_each_part([&](StagePart& part) {
+    for (const auto& gradient : part.exchange->gradients()) gradient.mul_(parts_.gradient_factor);
+  });
 }
 
 at::Tensor AsynchronousPasses::forward(int micro_batch) {
@@ -96,14 +106,14 @@ void AsynchronousPasses::backward(int micro_batch, bool completes) {
 }
 
 void AsynchronousPasses::begin_step() {
-  const int64_t oldest = parts_.order.version(done_);
+  const int64_t oldest = parts_.order.version(micro_batch(done_));
   versions_.drop_before(oldest);
   versions_.begin_next(/*keeps=*/!drains_ && oldest <= versions_.newest());
   most_versions_ = std::max(most_versions_, versions_.kept());
   if (!drains_) return;
   versions_.restart();
   run_.reset();
-  begun_ = done_ = 0;
+  first_ = begun_ = done_ = 0;
   drains_ = false;
 }
 

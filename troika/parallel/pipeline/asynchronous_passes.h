@@ -18,7 +18,8 @@ namespace troika::parallel {
 
 // Runs the passes of this rank's one stage in the order of asynchronous 1F1B (Narayanan et al.,
 // SOSP 2019, section 3.2), step by step. Forward passes of later steps run before a step's last
-// backward pass. Not thread-safe.
+// backward pass. Of several replicas that share the micro-batches, runs the passes of its own ones.
+// All numbers of micro-batches are those of all replicas. Not thread-safe.
 class AsynchronousPasses {
  public:
   // Everything must outlive this object.
@@ -27,14 +28,16 @@ class AsynchronousPasses {
     const StagesOfModel& stages;
     OwnStages& own;
     DeferredBatchNorm& batch_norms;
+    int replica = 0;             // of those that share the micro-batches
+    double gradient_factor = 1;  // of the gradients of a step
   };
   explicit AsynchronousPasses(const Parts& parts);
 
   // Returns the number of micro-batches of the next step, which is shorter only before a drain.
   // `left` counts micro-batches from the first one of the step to the drain.
   int64_t in_step(int64_t left) const;
-  // Returns the number of micro-batches that advance() will run forward.
-  int64_t to_begin(int64_t left) const;
+  // See Pipeline::reach().
+  int64_t reach(int64_t count, int64_t left) const;
   // Gives the run that carries out the passes until the next drain.
   void fill(const PipelineRun& run) { run_.emplace(run); }
   // Runs passes up to the last backward pass of the next step, and averages its gradients over the
@@ -45,6 +48,7 @@ class AsynchronousPasses {
   // them memory that no micro-batch in flight uses.
   void begin_step();
 
+  const layout::AsynchronousStage& order() const { return parts_.order; }
   // Whether no micro-batch is in flight on any rank: before fill(), and after begin_step() of the
   // last step before a drain.
   bool is_drained() const { return !run_; }
@@ -54,17 +58,22 @@ class AsynchronousPasses {
   size_t most_active() const { return most_active_; }
 
  private:
-  int64_t begun_by(int64_t done, int64_t total) const;
+  // The number of this replica's micro-batches among the first ones since the last drain.
+  int64_t own_before(int64_t count) const { return parts_.order.own_before(count, parts_.replica); }
+  int micro_batch(int64_t own) const {
+    return static_cast<int>(own * parts_.order.replicas + parts_.replica);
+  }
   at::Tensor forward(int micro_batch);
   void backward(int micro_batch, bool completes);
+  void scale_gradients();
 
   const Parts parts_;
   const int stage_;
   WeightVersions versions_;
   std::optional<PipelineRun> run_;  // from one drain to the next
-  // Micro-batches since the last drain: those that have run forward, and those that have also run
-  // backward.
-  int64_t begun_ = 0, done_ = 0;
+  // Micro-batches since the last drain: those of earlier steps, and of this replica's ones those
+  // that have run forward, and those that have also run backward.
+  int64_t first_ = 0, begun_ = 0, done_ = 0;
   bool drains_ = false;  // after the current step
   size_t most_versions_ = 1, most_active_ = 0;
 };

@@ -19,6 +19,19 @@ void Pipeline::refuse_shared_parameters() const {
                        "head are apart, or schedule 1f1b with flushes"});
 }
 
+void Pipeline::make_asynchronous() {
+  const auto order = layout::asynchronous_stage(asynchronous_pipeline(options_, place_.mesh()),
+                                                place_.own_stages().front());
+  asynchronous_ = std::make_unique<AsynchronousPasses>(AsynchronousPasses::Parts{
+      .order = order,
+      .stages = stages_,
+      .own = *own_,
+      .batch_norms = *batch_norms_,
+      .replica = place_.shares_micro_batches() ? place_.replica() : 0,
+      .gradient_factor =
+          static_cast<double>(options_.micro_batches) / static_cast<double>(order.micro_batches)});
+}
+
 std::vector<at::Tensor> Pipeline::advance(MicroBatchSource& source, int64_t left) {
   TROIKA_CHECK(asynchronous_, "advance() is for pipelines without flushes");
   if (asynchronous_->is_drained()) {
@@ -39,9 +52,18 @@ void Pipeline::begin_asynchronous_step() {
   is_running_ = false;
 }
 
-int64_t Pipeline::to_begin(int64_t left) const {
-  TROIKA_CHECK(asynchronous_, "to_begin() is for pipelines without flushes");
-  return asynchronous_->to_begin(left);
+int64_t Pipeline::reach(int64_t count, int64_t left) const {
+  TROIKA_CHECK(asynchronous_, "reach() is for pipelines without flushes");
+  return asynchronous_->reach(count, left);
+}
+
+int64_t Pipeline::in_step(int64_t left) const {
+  TROIKA_CHECK(asynchronous_, "in_step() is for pipelines without flushes");
+  return asynchronous_->in_step(left);
+}
+
+double Pipeline::learning_rate_factor() const {
+  return asynchronous_ ? asynchronous_->order().learning_rate_factor : 1;
 }
 
 size_t Pipeline::most_versions() const {

@@ -108,14 +108,32 @@ size_t OwnStages::active() const {
 
 void OwnStages::begin(const std::vector<Action>& actions, int begin, int end) {
   plan_backward(actions);
-  const int replicas = static_cast<int>(place_.replicas(stages_.front()->index).size());
-  if (!place_.shares_micro_batches() || replicas == 1) return;
+  if (own_replicas() == 1) return;
   // Gradients from before `begin`, if any, are on the first replica.
   std::set<int> active;
   if (begin > 0) active.insert(0);
-  for (int i = begin; i < end; ++i) active.insert(i % replicas);
+  for (int i = begin; i < end; ++i) active.insert(i % own_replicas());
+  weigh(active);
+}
+
+int OwnStages::own_replicas() const {
+  if (!place_.shares_micro_batches()) return 1;
+  return static_cast<int>(place_.replicas(stages_.front()->index).size());
+}
+
+void OwnStages::share(int64_t begin, int64_t end) {
+  const int replicas = own_replicas();
+  if (replicas == 1) return;
+  std::set<int> active;
+  for (int64_t i = begin; i < std::min(end, begin + replicas); ++i) {
+    active.insert(static_cast<int>(i % replicas));
+  }
+  weigh(active);
+}
+
+void OwnStages::weigh(const std::set<int>& active) {
   summed_replicas_ = static_cast<int>(active.size());
-  if (summed_replicas_ == replicas) return;
+  if (summed_replicas_ == own_replicas()) return;
   const double weight = active.contains(place_.replica()) ? 1 : 0;
   for_each_part([&](StagePart& part) { part.exchange->begin_step(weight); });
 }

@@ -64,6 +64,9 @@ class OwnStages {
 
   // Begins a step of micro-batches [begin, end). `actions` are the actions of this rank.
   void begin(const std::vector<layout::Action>& actions, int begin, int end);
+  // The part of begin() without a list of actions: if replicas share the micro-batches, those
+  // without one in [begin, end) count as if they had no gradient.
+  void share(int64_t begin, int64_t end);
   // Lets all exchanges only accumulate, except for those of the stage whose gradients the action
   // completes. Other stages are included because the pass may add to a parameter that its stage
   // shares with another stage of this rank.
@@ -78,6 +81,9 @@ class OwnStages {
   void add_parts(OwnStage& stage, const nn::Model& model, const PipelineOptions& options,
                  const comm::Group& data, std::set<std::string>& seen);
   void plan_backward(const std::vector<layout::Action>& actions);
+  // The number of replicas that share the micro-batches; 1 if each has its own ones.
+  int own_replicas() const;
+  void weigh(const std::set<int>& active);
 
   const nn::Model& model_;
   const StagesOfModel& of_model_;

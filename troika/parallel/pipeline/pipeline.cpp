@@ -85,15 +85,14 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   schedule_ = layout::complete(schedule_, stages_.skips(), shards_parameters());
   reducer_ = std::make_unique<OverStages>(*this);
   // Exchanges use groups.data() during backward passes, which not every replica has in each step.
+  // Without flushes, replicas run different numbers of passes in between.
+  const bool is_synchronous = options.weights == layout::StageWeights::synchronous;
   batch_norms_ = std::make_unique<DeferredBatchNorm>(
-      *model_, place_.shares_micro_batches() ? *groups.data().split(0) : comm::local::alone());
+      *model_, place_.shares_micro_batches() && is_synchronous ? *groups.data().split(0)
+                                                               : comm::local::alone());
   messages_.training = std::make_unique<StageMessages>(make_messages(groups, schedule_));
   messages_.forward = std::make_unique<StageMessages>(make_messages(groups, forward_schedule()));
-  if (options.weights == layout::StageWeights::synchronous) return;
-  asynchronous_ = std::make_unique<AsynchronousPasses>(AsynchronousPasses::Parts{
-      layout::asynchronous_stage(asynchronous_pipeline(options, place_.stages()),
-                                 place_.own_stages().front()),
-      stages_, *own_, *batch_norms_});
+  if (!is_synchronous) make_asynchronous();
 }
 
 Pipeline::~Pipeline() = default;
@@ -113,7 +112,14 @@ StageMessages Pipeline::make_messages(const comm::MeshGroups& groups,
                                       const layout::Schedule& schedule) const {
   auto edges = layout::message_edges(schedule);
   std::vector<size_t> tensors;
-  for (const auto& edge : edges) {
+  for (auto& edge : edges) {
+    if (place_.shares_micro_batches() && options_.weights != layout::StageWeights::synchronous) {
+      // A replica has no more micro-batches in flight, so that its sends never wait. Replicas may
+      // be ahead of the order of the schedule, which has one replica of each stage.
+      const auto order = layout::asynchronous_stage(asynchronous_pipeline(options_, place_.mesh()),
+                                                    std::min(edge.from, edge.to));
+      edge.depth = std::max(edge.depth, static_cast<int>(order.own_warm_up()) + 1);
+    }
     const bool is_forward = edge.kind == ActionKind::send_activation;
     tensors.push_back(
         stages_.message(is_forward ? edge.from : edge.to, is_forward ? edge.to : edge.from).size());

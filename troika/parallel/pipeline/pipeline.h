@@ -96,10 +96,17 @@ class Pipeline : public ParameterStore {
   // next drain, the same on all ranks. The drain may move forward between two steps, but not to
   // fewer micro-batches than layout::AsynchronousPipeline::most_ahead() after the first of the two.
   // `source` counts micro-batches from 0 at each drain, and must be the same object from one drain
-  // to the next. Returns the losses of the step's micro-batches on the rank of the last stage.
+  // to the next. Returns the losses of the step's micro-batches that a rank of the last stage runs.
+  // If replicas share the micro-batches, the source has the micro-batches of all.
   std::vector<at::Tensor> advance(MicroBatchSource& source, int64_t left);
-  // Returns the number of micro-batches that advance() will take from the source.
-  int64_t to_begin(int64_t left) const;
+  // Returns the number of micro-batches, at least `count`, from the first one of the step up to the
+  // last one that advance() takes from the source while it runs `count` micro-batches to their end.
+  int64_t reach(int64_t count, int64_t left) const;
+  // Returns the number of micro-batches of this rank's next step, which with
+  // PipelineOptions::steps_by_replicas differs between stages.
+  int64_t in_step(int64_t left) const;
+  // Returns the learning rate of this rank's stage relative to that of the run.
+  double learning_rate_factor() const;
   // Runs forward passes only, without gradients, on any number of the source's micro-batches. Calls
   // `done` with the outputs or output loss of each micro-batch, in order, on ranks that run the
   // last stage. Does not call the source's loss functions. The caller must set the model to eval
@@ -175,6 +182,7 @@ class Pipeline : public ParameterStore {
                               const layout::Schedule& schedule) const;
   // In asynchronous_pipeline.cpp:
   void refuse_shared_parameters() const;
+  void make_asynchronous();
   void begin_asynchronous_step();
 
   const std::shared_ptr<nn::Model> model_;

@@ -18,6 +18,7 @@ class PipelinePlace {
   // pipeline axis.
   PipelinePlace(layout::Mesh mesh, int rank, const layout::Schedule& schedule);
 
+  const layout::Mesh& mesh() const { return mesh_; }
   int stages() const { return static_cast<int>(pipeline_ranks_.size()); }
   // Returns the rank of the pipeline axis that runs a stage.
   int pipeline_rank(int stage) const { return pipeline_ranks_[static_cast<size_t>(stage)]; }

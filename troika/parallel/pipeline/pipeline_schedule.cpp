@@ -11,7 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
-#include "troika/layout/schedules/orders.h"
+#include "troika/layout/schedules/segment.h"
 #include "troika/layout/schedules/table.h"
 
 namespace troika::parallel {
@@ -53,13 +53,18 @@ void require_asynchronous(const PipelineOptions& options, const layout::Mesh& me
     refuse(what, options.actions.empty() ? "schedule " + options.schedule : "a custom schedule",
            "schedule 1f1b");
   }
-  if (mesh.has_uneven_stages()) {
-    refuse(what, mesh.text(), "as many replicas of each stage");
-  }
   if (options.shards_over_replicas) refuse(what, "shards (ZeRO)", "whole parameters");
+  const auto least = asynchronous_pipeline(options, mesh).least_micro_batches();
+  const bool must_divide = options.steps_by_replicas;
+  if (options.micro_batches < least || (must_divide && options.micro_batches % least != 0)) {
+    refuse(what, fmt::format("{} micro-batches in a step", options.micro_batches),
+           fmt::format("{} {}", must_divide ? "a multiple of" : "at least", least));
+  }
 }
 
-layout::Schedule order_for(const PipelineOptions& options, int ranks, size_t blocks) {
+layout::Schedule order_for(const PipelineOptions& options, const layout::Mesh& mesh,
+                           size_t blocks) {
+  const int ranks = mesh.size(layout::Axis::pipeline);
   if (!options.actions.empty()) {
     auto passes =
         layout::passes_of(layout::read_schedule(options.actions, "the pipeline's schedule"));
@@ -69,14 +74,15 @@ layout::Schedule order_for(const PipelineOptions& options, int ranks, size_t blo
            std::to_string(options.micro_batches));
   }
   const auto& row = layout::schedule_row(options.schedule);
-  auto shape =
+  const auto shape =
       layout::require_domain(row, {.ranks = ranks,
                                    .micro_batches = options.micro_batches,
                                    .chunks = options.chunks,
                                    .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0});
   if (!is_asynchronous(options)) return row.order(shape);
-  shape.micro_batches += 2 * options.in_flight * ranks;
-  return layout::one_forward_one_backward_order(shape, options.in_flight);
+  const auto pipeline = asynchronous_pipeline(options, mesh);
+  const auto in_flight = static_cast<int>(pipeline.warm_up(0)) + options.in_flight;
+  return layout::asynchronous_order(pipeline, shape.micro_batches + 2 * in_flight);
 }
 
 // Messages between two stages have no numbers: both stages must take micro-batches in one order.
@@ -121,16 +127,22 @@ void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) 
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks) {
   if (is_asynchronous(options)) require_asynchronous(options, mesh);
-  auto passes = order_for(options, mesh.size(layout::Axis::pipeline), blocks);
+  auto passes = order_for(options, mesh, blocks);
   require_runnable(passes, mesh);
   return passes;
 }
 
-layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& options, int stages) {
-  return {.weights = options.weights,
-          .micro_batches = options.micro_batches,
-          .stages = stages,
-          .in_flight = options.in_flight};
+layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& options,
+                                                   const layout::Mesh& mesh) {
+  layout::AsynchronousPipeline result{.weights = options.weights,
+                                      .micro_batches = options.micro_batches,
+                                      .stages = mesh.size(layout::Axis::pipeline),
+                                      .in_flight = options.in_flight,
+                                      .steps_by_replicas = options.steps_by_replicas};
+  for (int s = 0; mesh.has_uneven_stages() && s < result.stages; ++s) {
+    result.replicas.push_back(mesh.replicas(s));
+  }
+  return result;
 }
 
 layout::StageEnds ends_for(const nn::Model& model, const std::string& cut,

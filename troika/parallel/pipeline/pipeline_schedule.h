@@ -31,8 +31,9 @@ struct PipelineOptions {
   // Other than `synchronous`: without flushes, in the order of schedule 1f1b
   // (layout/schedules/stage_weights.h).
   layout::StageWeights weights = layout::StageWeights::synchronous;
-  int in_flight = 1;  // without flushes: see layout::AsynchronousPipeline
-  int chunks = 0;     // stages per rank; 0: the schedule's default
+  int in_flight = 1;               // without flushes: see layout::AsynchronousPipeline
+  bool steps_by_replicas = false;  // the same
+  int chunks = 0;                  // stages per rank; 0: the schedule's default
   // A schedule in text form (layout::read_schedule()) in place of a name; empty: none.
   std::string actions = {};
   // A layout string (layout::parse_cut()), which may have empty stages; empty: stages of about
@@ -62,8 +63,7 @@ struct PipelineOptions {
 // of ranks, micro-batches and blocks, that does not train, or whose stages take micro-batches in
 // different orders, since messages have no numbers; for an axis of the mesh beside pipeline and
 // data; for more replicas of a stage than micro-batches that they share; and for weights of a
-// pipeline without flushes with another schedule than 1f1b, stages with different numbers of
-// replicas or exchanges with shards.
+// pipeline without flushes with another schedule than 1f1b or exchanges with shards.
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks);
 
@@ -72,7 +72,8 @@ layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& 
 layout::StageEnds ends_for(const nn::Model& model, const std::string& cut,
                            const layout::Schedule& passes);
 
-// The options' pipeline without flushes.
-layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& options, int stages);
+// The options' pipeline without flushes, on a mesh.
+layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& options,
+                                                   const layout::Mesh& mesh);
 
 }  // namespace troika::parallel

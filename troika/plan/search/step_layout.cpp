@@ -32,8 +32,11 @@ std::string passes_of(const StepPlan& plan, int micro_batches) {
 
 }  // namespace
 
-std::string schedule_name(StepFamily family) {
+std::string schedule_name(StepFamily family, layout::StageWeights weights) {
   if (family == StepFamily::one_stage) return layout::kOneStageSchedule;
+  if (family == StepFamily::no_flushes) {
+    return std::string(layout::asynchronous_schedule_name(weights));
+  }
   return family == StepFamily::zero_bubble ? "zb-h1" : "1f1b";
 }
 
@@ -68,15 +71,19 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   if (!is_even) {
     result.mesh =
         layout::Mesh::parse(fmt::format("pipeline={} data={}", stages, fmt::join(counts, "-")));
-    result.schedule = layout::kCustomSchedule;
     result.micro_batches = micro_batches;
+    if (settings.family == StepFamily::no_flushes) {
+      result.schedule = schedule_name(settings.family, model.problem().weights);
+      return result;
+    }
+    result.schedule = layout::kCustomSchedule;
     result.actions = passes_of(plan, micro_batches);
     return result;
   }
   const bool is_rows = settings.family == StepFamily::pipeline_rows;
   result.mesh = layout::Mesh::parse(is_rows ? fmt::format("data={} pipeline={}", replicas, stages)
                                             : fmt::format("pipeline={} data={}", stages, replicas));
-  result.schedule = schedule_name(settings.family);
+  result.schedule = schedule_name(settings.family, model.problem().weights);
   return result;
 }
 

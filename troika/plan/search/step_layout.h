@@ -9,7 +9,7 @@
 namespace troika::plan {
 
 // Returns the name of a family's schedule, if all stages have the same number of replicas.
-std::string schedule_name(StepFamily family);
+std::string schedule_name(StepFamily family, layout::StageWeights weights);
 
 // If the stages have different numbers of replicas, the plan has a custom schedule, in which each
 // replica has as many micro-batches in flight as StepModel assumes, and `micro_batches` counts

@@ -61,6 +61,8 @@ std::string_view name(StepFamily family) {
       return "1f1b, rows";
     case StepFamily::zero_bubble:
       return "zb-h1";
+    case StepFamily::no_flushes:
+      return "no flushes";
   }
   return {};
 }
@@ -180,6 +182,8 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
         (part(sums.forward) + again + part(sums.input) - part(sums.weight)) * place.slowness;
     cost.latency = std::clamp(waits, 0.0, pass);
   }
+  const bool flushes = settings.family != StepFamily::no_flushes;
+  if (!flushes) cost.latency = 0;
   cost.steady = own * pass - cost.latency;
   // The gradients of the stage's first block are averaged after the whole backward pass.
   const auto& first = profile.blocks[order_[begin]];
@@ -199,8 +203,9 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
 
   int kept = (settings.devices - used + replicas - 1) / replicas;
   if (settings.family == StepFamily::zero_bubble) kept = settings.devices / replicas;
-  kept = std::min(kept, own);
-  cost.memory_bytes = stage_bytes(settings, begin, end, replicas, kept);
+  if (flushes) kept = std::min(kept, own);
+  cost.memory_bytes = stage_bytes(settings, begin, end, replicas, kept) +
+                      older_versions(settings, used, replicas) * bytes;
   double most = cost.memory_bytes;
   if (settings.family == StepFamily::one_stage && problem_.one_stage_bytes) {
     if (const auto known = problem_.one_stage_bytes(settings)) {
@@ -210,6 +215,18 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   }
   cost.lacking_bytes = place.capacity == kUnlimitedBytes ? 0 : most - place.capacity;
   return cost;
+}
+
+// As layout::AsynchronousStage::most_versions(); vertical sync has the first stage's delay, which
+// is at most that of a stage without replicas.
+int StepModel::older_versions(const StepSettings& settings, int used, int replicas) const {
+  if (settings.family != StepFamily::no_flushes) return 0;
+  if (problem_.weights == layout::StageWeights::double_buffered) return 1;
+  const int count = micro_batches_[settings.profile];
+  const int after = settings.devices - used - 1;
+  const bool is_vertical = problem_.weights == layout::StageWeights::vertical_sync;
+  const int delay = is_vertical ? settings.devices - 1 : after / replicas * replicas;
+  return (delay + count - 1) / count;
 }
 
 OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
@@ -262,7 +279,9 @@ StepModel::Cost StepModel::boundary(const StepSettings& settings, size_t end, in
     slowest = std::max(slowest, wire.seconds(bytes));
     port = std::max(port, share * bytes * wire.seconds_per_byte());
   }
-  return {.latency = 2 * slowest, .steady = (micro_batches_[settings.profile] - 1) * port};
+  const int count = micro_batches_[settings.profile];
+  if (settings.family == StepFamily::no_flushes) return {.latency = 0, .steady = count * port};
+  return {.latency = 2 * slowest, .steady = (count - 1) * port};
 }
 
 StepPlan StepModel::price(const StepSettings& settings,
@@ -299,10 +318,13 @@ StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, in
   const auto rest = [&](const std::vector<double>& sum) { return sum.back() - sum[begin]; };
   const double again = settings.recompute ? rest(sums.forward) : 0;
   const double once = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight);
-  const double waits = settings.family == StepFamily::zero_bubble
+  const bool flushes = settings.family != StepFamily::no_flushes;
+  const double waits = !flushes ? 0
+                       : settings.family == StepFamily::zero_bubble
                            ? std::max(0.0, once - 2 * rest(sums.weight))
                            : once;
-  const double rounds = static_cast<double>(micro_batches_[settings.profile]) / devices - 1;
+  const double rounds =
+      static_cast<double>(micro_batches_[settings.profile]) / devices - (flushes ? 1 : 0);
   return {.latency = waits * sums.least_slowness,
           .steady = std::max(0.0, rounds) * once * sums.least_slowness};
 }

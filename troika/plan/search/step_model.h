@@ -12,6 +12,7 @@
 
 #include "troika/layout/cluster.h"
 #include "troika/layout/profile.h"
+#include "troika/layout/schedules/stage_weights.h"
 #include "troika/plan/search/range_maximum.h"
 
 namespace troika::plan {
@@ -21,7 +22,8 @@ enum class StepFamily {
   one_stage,      // replicas of the whole model
   pipeline,       // 1f1b; any numbers of replicas, on consecutive ranks
   pipeline_rows,  // 1f1b; equal numbers of replicas; stages on consecutive ranks: data=R pipeline=S
-  zero_bubble     // zb-h1; equal numbers of replicas, on consecutive ranks
+  zero_bubble,    // zb-h1; equal numbers of replicas, on consecutive ranks
+  no_flushes      // StepProblem::weights; any numbers of replicas, on consecutive ranks
 };
 std::string_view name(StepFamily family);
 
@@ -60,6 +62,10 @@ struct StepProblem {
   std::optional<double> memory_bytes = {};  // of each device, instead of the cluster's
   bool straight = false;                    // no stage is replicated
   double compression_ratio = 1;             // of activations between stages
+
+  // Other than synchronous: the search also considers pipelines without flushes, with these
+  // weights, whose gradients are those of older weights.
+  layout::StageWeights weights = layout::StageWeights::synchronous;
 
   // Restrictions of the search to plans that can be run.
   bool uses_all_devices = false;
@@ -100,7 +106,9 @@ struct StepPlan {
 // i modulo replicas; links are shared by the replicas of a host. Averages are rings, or rings
 // within hosts and between hosts. A stage keeps activations for as many micro-batches as its
 // replicas need until the first one comes back: U / R of U devices from its own on, and of all
-// devices for zb-h1. With offload of activations, the tensors of two blocks are in memory at once.
+// devices for zb-h1. Without flushes, a pipeline does not fill and drain in each step, so `latency`
+// is 0, and a stage keeps older versions of its parameters. With offload of activations, the
+// tensors of two blocks are in memory at once.
 class StepModel {
  public:
   // Throws Error(usage) for profiles of different models, for two profiles of the same precision
@@ -120,6 +128,9 @@ class StepModel {
   bool shares_evenly(size_t profile, int replicas) const {
     return micro_batches(profile) % replicas == 0;
   }
+
+  // Whether the search considers only stages with the same number of replicas.
+  bool has_even_stages(const StepSettings& settings) const;
 
   // The seconds that offload adds to the passes of a micro-batch, and to an optimizer step before
   // ZeRO divides it.
@@ -191,6 +202,8 @@ class StepModel {
   // The bytes of a device of a stage; `kept`: micro-batches whose activations it keeps.
   double stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
                      int kept) const;
+  // The most versions of the parameters of a stage without flushes, beside the newest one.
+  int older_versions(const StepSettings& settings, int used, int replicas) const;
 
   StepProblem problem_;
   std::vector<size_t> order_;

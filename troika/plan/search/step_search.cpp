@@ -7,6 +7,8 @@
 
 namespace troika::plan {
 
+using layout::StageWeights;
+
 namespace {
 
 constexpr double kNoPlan = std::numeric_limits<double>::infinity();
@@ -18,15 +20,6 @@ constexpr int kMostExactDevices = 16;
 // the last few devices. This is the largest number of units.
 constexpr int kMostUnits = 32;
 constexpr double kSameSum = 1e-12;
-
-// Whether all stages have the same number of replicas.
-bool is_even(const StepModel& model, const StepSettings& settings) {
-  if (settings.family == StepFamily::pipeline_rows || settings.family == StepFamily::zero_bubble) {
-    return true;
-  }
-  const auto& allows = model.problem().allows;
-  return settings.family == StepFamily::pipeline && allows && !allows(settings, true);
-}
 
 // The cost of a plan's first stages.
 struct Label {
@@ -42,7 +35,10 @@ class Search {
  public:
   // `places` are the ends of blocks at which a stage may end, ascending.
   Search(const StepModel& model, const StepSettings& settings, const std::vector<size_t>& places)
-      : model_(model), settings_(settings), places_(places), is_even_(is_even(model, settings)) {
+      : model_(model),
+        settings_(settings),
+        places_(places),
+        is_even_(model.has_even_stages(settings)) {
     for (int count = 1; count <= settings.devices; ++count) {
       if (is_even_ && settings.devices % count != 0) continue;
       if (settings.family == StepFamily::one_stage && count < settings.devices) continue;
@@ -252,13 +248,15 @@ std::vector<size_t> places_of(const StepModel& model, size_t most) {
 std::vector<StepSettings> all_settings(const StepModel& model) {
   std::vector<StepSettings> all;
   for (const auto family : {StepFamily::one_stage, StepFamily::pipeline, StepFamily::pipeline_rows,
-                            StepFamily::zero_bubble}) {
+                            StepFamily::zero_bubble, StepFamily::no_flushes}) {
+    const bool flushes = family != StepFamily::no_flushes;
+    if (!flushes && model.problem().weights == StageWeights::synchronous) continue;
     for (size_t profile = 0; profile < model.problem().profiles.size(); ++profile) {
       if (model.micro_batches(profile) == 0) continue;
       const bool splits = model.problem().profiles[profile].splits_backward;
       if (family == StepFamily::zero_bubble && !splits) continue;
       for (const bool recompute : {false, true}) {
-        const int most_zero = family == StepFamily::one_stage ? 3 : 1;
+        const int most_zero = family == StepFamily::one_stage ? 3 : flushes ? 1 : 0;
         for (int zero = 0; zero <= most_zero; ++zero) {
           StepSettings settings{
               .profile = profile, .recompute = recompute, .zero_stage = zero, .family = family};
@@ -350,7 +348,7 @@ StepSearch search_steps(const StepModel& model) {
       model.blocks() <= kMostPlaces && model.problem().cluster.ranks() <= kMostExactDevices;
   const auto search_with = [&](StepSettings settings, int devices) {
     settings.devices = devices;
-    return Search(model, settings, is_even(model, settings) ? many : some);
+    return Search(model, settings, model.has_even_stages(settings) ? many : some);
   };
   double least_lack = kNoPlan;
   for (const auto& settings : all_settings(model)) {

@@ -22,6 +22,9 @@ void SimulatedRun::verify() const {
   if (plan.exchange.method == layout::ExchangeMethod::servers) {
     refuse("exchange.method of a simulation", "servers", "all_reduce, zero or local_steps");
   }
+  if (plan.without_flushes.steps_by_replicas) {
+    refuse("schedule.steps_by_replicas of a simulation", "true", "false");
+  }
   if (steps < 1) refuse("steps of a simulation", std::to_string(steps), "at least 1");
   for (const auto& [rank, factor] : disturbances.slow_ranks) {
     if (rank >= 0 && rank < ranks && factor > 0) continue;

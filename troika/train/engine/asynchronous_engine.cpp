@@ -13,10 +13,18 @@
 
 namespace troika::train {
 
-using layout::Axis;
+namespace {
+
+// The ranks to which a rank of the last stage sends losses.
+comm::Group losses_group(const comm::MeshGroups& groups) {
+  const bool is_uneven = groups.mesh().has_uneven_stages();
+  return *(is_uneven ? groups.world() : groups.along(layout::Axis::pipeline)).split(0);
+}
+
+}  // namespace
 
 AsynchronousEngine::AsynchronousEngine(const EngineSetup& setup)
-    : PipelineEngine(setup), losses_group_(*setup.groups.along(Axis::pipeline).split(0)) {}
+    : PipelineEngine(setup), losses_group_(losses_group(setup.groups)) {}
 
 int64_t AsynchronousEngine::most_ahead() const {
   return setup().plan.asynchronous().most_ahead();
@@ -46,23 +54,34 @@ StepResult AsynchronousEngine::step(MicroBatches& batches) {
     first_step_ = batches.step();
   }
   const int64_t left = batches.until_drain(), count = batches.count();
-  take(batches, pipeline().to_begin(left));
+  take(batches, pipeline().reach(count, left) - ahead());
   StepResult result;
+  std::vector<at::Tensor> own;
   at::Tensor losses;
   with_plain_errors(
       "training_step",
       [&] {
         memory::restart_peak();
-        pipeline().zero_grad();
-        // Forward and backward passes alternate, so all of their time counts as backward.
-        setup().times.end(observe::Phase::forward);
-        const auto own = pipeline().advance(*placed_, left);
-        setup().times.end(observe::Phase::backward);
-        setup().times.add_pipeline(pipeline().times().pass_seconds(),
-                                   pipeline().times().run_seconds());
-        losses = share_losses(own, count);
-        setup().times.end(observe::Phase::exposed_communication);
-        optimizer_step(batches.step());
+        // Other stages may step more often or less often
+        // (layout::WithoutFlushes::steps_by_replicas).
+        for (int64_t trained = 0; trained < count;) {
+          const int64_t in_step = pipeline().in_step(left - trained);
+          pipeline().zero_grad();
+          // Forward and backward passes alternate, so all of their time counts as backward.
+          setup().times.end(observe::Phase::forward);
+          for (auto& loss : pipeline().advance(*placed_, left - trained)) {
+            own.push_back(std::move(loss));
+          }
+          setup().times.end(observe::Phase::backward);
+          setup().times.add_pipeline(pipeline().times().pass_seconds(),
+                                     pipeline().times().run_seconds());
+          trained += in_step;
+          if (trained == count) {
+            losses = share_losses(own, count);
+            setup().times.end(observe::Phase::exposed_communication);
+          }
+          optimizer_step(batches.step(), pipeline().learning_rate_factor());
+        }
       },
       &placed_->batch(done_));
   if (counts_memory()) result.peak_tensor_bytes = memory::peak();
@@ -82,15 +101,36 @@ void AsynchronousEngine::drain() {
 }
 
 at::Tensor AsynchronousEngine::share_losses(const std::vector<at::Tensor>& own, int64_t count) {
-  const auto losses = at::zeros({count}, at::TensorOptions(placement().device).dtype(at::kDouble));
   const auto& place = pipeline().place();
   const int last = place.stages() - 1;
-  for (size_t i = 0; i < own.size(); ++i) {
-    losses[static_cast<int64_t>(i)].copy_(own[i].reshape({}));
+  if (!place.shares_micro_batches()) {
+    return share_losses_of(place.pipeline_rank(last), place.is_mine(last), own, 1, 0, count);
   }
-  const bool is_sender = place.is_mine(last);
-  auto work = losses_group_.broadcast(losses, place.pipeline_rank(last),
-                                      {.label = "losses", .async_op = is_sender});
+  const auto replicas = place.replicas(last);
+  at::Tensor sum;
+  for (size_t replica = 0; replica < replicas.size(); ++replica) {
+    const bool is_sender = place.is_mine(last) && place.replica() == static_cast<int>(replica);
+    const auto losses =
+        share_losses_of(replicas[replica], is_sender, own, static_cast<int64_t>(replicas.size()),
+                        static_cast<int64_t>(replica), count);
+    sum = sum.defined() ? sum + losses : losses;
+  }
+  return sum;
+}
+
+at::Tensor AsynchronousEngine::share_losses_of(int sender, bool is_sender,
+                                               const std::vector<at::Tensor>& own, int64_t replicas,
+                                               int64_t replica, int64_t count) {
+  const auto losses = at::zeros({count}, at::TensorOptions(placement().device).dtype(at::kDouble));
+  if (is_sender) {
+    // The first of the step's micro-batches that is the sender's.
+    int64_t next = ((replica - done_) % replicas + replicas) % replicas;
+    for (const auto& loss : own) {
+      losses[next].copy_(loss.reshape({}));
+      next += replicas;
+    }
+  }
+  auto work = losses_group_.broadcast(losses, sender, {.label = "losses", .async_op = is_sender});
   if (!is_sender) return losses;
   while (!sent_.empty() && sent_.front().work.done()) sent_.pop_front();
   sent_.push_back({std::move(work), losses});

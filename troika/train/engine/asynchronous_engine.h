@@ -38,11 +38,19 @@ class AsynchronousEngine : public PipelineEngine {
   // Takes the next `count` micro-batches.
   void take(MicroBatches& batches, int64_t count);
   void drain();
+  // The number of micro-batches that are taken and not done.
+  int64_t ahead() const { return taken_ - done_; }
   // Returns the losses of the step's micro-batches on all ranks of the pipeline: float64 [count].
+  // `own` are those that this rank has computed.
   at::Tensor share_losses(const std::vector<at::Tensor>& own, int64_t count);
+  // The same, with 0 for micro-batches of other replicas than the sender, which is replica
+  // `replica` of the last stage.
+  at::Tensor share_losses_of(int sender, bool is_sender, const std::vector<at::Tensor>& own,
+                             int64_t replicas, int64_t replica, int64_t count);
 
-  const comm::Group losses_group_;  // along the pipeline axis
-  std::deque<Sent> sent_;           // by the rank of the last stage
+  // Along the pipeline axis; of all ranks if the replicas share the micro-batches.
+  const comm::Group losses_group_;
+  std::deque<Sent> sent_;  // by the rank of the last stage
   // Holds the micro-batches since the last drain that are not done; empty at a drain.
   std::optional<PlacedMicroBatches> placed_;
   int64_t first_step_ = 0;        // of the run, after the last drain

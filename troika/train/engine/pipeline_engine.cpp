@@ -206,9 +206,9 @@ at::Tensor PipelineEngine::broadcast_losses(const std::vector<at::Tensor>& own, 
   return losses;
 }
 
-void PipelineEngine::optimizer_step(int64_t step) {
+void PipelineEngine::optimizer_step(int64_t step, double factor) {
   // A skipped step does not advance the schedule.
-  optimization_->set_learning_rate(learning_rate_(step - optimization_->skipped()));
+  optimization_->set_learning_rate(factor * learning_rate_(step - optimization_->skipped()));
   setup_.before_step();
   const auto& trainer = setup_.options.trainer;
   optimization_->clip(*pipeline_, trainer.gradient_clip_val, trainer.gradient_clip_algorithm);

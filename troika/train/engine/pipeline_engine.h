@@ -51,8 +51,8 @@ class PipelineEngine : public Engine {
 
  protected:
   PlacedMicroBatches::Parts placed_parts() const;
-  // Sets the learning rate, calls EngineSetup::before_step, clips and steps.
-  void optimizer_step(int64_t step);
+  // Sets the learning rate, times `factor`, calls EngineSetup::before_step, clips and steps.
+  void optimizer_step(int64_t step, double factor = 1);
   bool counts_memory() const { return counts_memory_; }
   const EngineSetup& setup() const { return setup_; }
   parallel::Pipeline& pipeline() { return *pipeline_; }

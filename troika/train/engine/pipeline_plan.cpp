@@ -25,7 +25,8 @@ parallel::PipelineOptions pipeline_options(const layout::Plan& plan) {
   return {.schedule = plan.is_asynchronous() ? layout::kAsynchronousOrder : plan.schedule,
           .micro_batches = static_cast<int>(plan.micro_batches),
           .weights = plan.weights(),
-          .in_flight = static_cast<int>(plan.in_flight),
+          .in_flight = static_cast<int>(plan.without_flushes.in_flight),
+          .steps_by_replicas = plan.without_flushes.steps_by_replicas,
           .chunks = static_cast<int>(plan.chunks),
           .actions = plan.actions,
           .cut = plan.cut};

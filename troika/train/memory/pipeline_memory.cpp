@@ -32,7 +32,8 @@ PipelineShapes::PipelineShapes(const nn::Model& model, const layout::Plan& plan)
     : model_(model),
       schedule_(passes_of(model, plan)),
       stages_(model, parallel::ends_for(model, plan.cut, schedule_)),
-      place_(plan.mesh, 0, schedule_) {
+      place_(plan.mesh, 0, schedule_),
+      in_step_(plan.is_asynchronous() ? plan.micro_batches : 0) {
   schedule_ = layout::complete(schedule_, stages_.skips(), plan.exchange.zero_stage == 3);
   ranks_ = layout::Inventory(schedule_).rank_of;
   edges_ = layout::message_edges(schedule_);
@@ -142,6 +143,7 @@ void PipelineMemory::step(bool after_validation, const Observer& observe) {
         break;
       case ActionKind::backward:
         backward(action, false);
+        if (shapes_.ends_step(action.micro_batch)) end_step();
         break;
       case ActionKind::backward_input:
         backward(action, is_split);
@@ -173,6 +175,13 @@ void PipelineMemory::step(bool after_validation, const Observer& observe) {
       default:
         break;
     }
+  }
+}
+
+void PipelineMemory::end_step() {
+  for (auto& part : own_.parts) {
+    part.memory.finish();
+    part.memory.begin_pass();
   }
 }
 
@@ -253,7 +262,7 @@ void PipelineMemory::follow(const Action& action, const std::vector<PassPart>& p
     if (part.until.kind == PassEvent::Kind::gradient) {
       const auto [owner, index] = own_.parameters.at(action.stage)[part.until.index];
       auto& [stage, exchange] = own_.parts[owner];
-      if (last_backward_.at(stage) == now_) {
+      if (last_backward_.at(stage) == now_ || shapes_.ends_step(action.micro_batch)) {
         // A gradient that is copied exists twice.
         exchange.open_for(index);
         if (!exchange.is_alone()) report(action.stage, part.live, others);

@@ -36,6 +36,11 @@ class PipelineShapes {
   const std::vector<layout::Action>& actions_of(int pipeline_rank) const {
     return schedule_.ranks[static_cast<size_t>(pipeline_rank)];
   }
+  // Whether a step without flushes ends with a micro-batch's backward pass, after which there are
+  // no gradients.
+  bool ends_step(int micro_batch) const {
+    return in_step_ > 0 && (micro_batch + 1) % in_step_ == 0;
+  }
   // Whether each stage's backward pass has two parts, by the rules of parallel::Pipeline.
   std::vector<bool> splits() const;
   // The depth of the edge of messages between two stages, in training or in evaluations.
@@ -54,6 +59,7 @@ class PipelineShapes {
   const parallel::StagesOfModel stages_;
   const parallel::PipelinePlace place_;
   std::vector<int> ranks_;  // by stage
+  const int64_t in_step_;   // micro-batches of a step without flushes; 0: flushes
   std::vector<layout::MessageEdge> edges_, evaluation_edges_;
 };
 
@@ -115,6 +121,7 @@ class PipelineMemory {
   Pool& pool(layout::ActionKind send, int from, int to, size_t tensor, double bytes);
   const StageMemory& memory(int stage) const { return stages_[static_cast<size_t>(stage)]; }
   bool is_here(int stage) const { return shapes_.are_on_one_rank(stage, own_stages_.front()); }
+  void end_step();
   void forward(const layout::Action& action);
   void backward(const layout::Action& action, bool splits);
   void backward_weight(const layout::Action& action);

@@ -68,6 +68,13 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
                  .got = std::to_string(options.pipeline.in_flight),
                  .expected = "1, or the strategy pipedream or pipedream_2bw"});
   }
+  if (options.pipeline.steps_by_replicas && !plan.is_asynchronous()) {
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = fmt::format("strategy {} does not take pipeline.steps_by_replicas", strategy),
+         .got = "true",
+         .expected = "false, or the strategy pipedream"});
+  }
   if (plan.schedule != layout::kOneStageSchedule) return;
   const auto& [axes, pipeline, data] = options.mesh;
   if (pipeline > 1) {

@@ -139,9 +139,9 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
-// The loader's batches are the micro-batches, as in gradient accumulation. `initial` is their
-// number without options, for each rank of the pipeline axis or, if that is 0, one for all of them.
-void cut_model(Plan& plan, const TrainOptions& options, const Cluster& cluster, int initial) {
+// The loader's batches are the micro-batches, as in gradient accumulation. Expects the schedule of
+// a pipeline without flushes; its default is their least number.
+void cut_model(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   plan.mesh = pipeline_mesh(options, cluster.ranks());
   plan.chunks = options.pipeline.chunks;
   plan.cut = options.pipeline.cut;
@@ -161,28 +161,26 @@ void cut_model(Plan& plan, const TrainOptions& options, const Cluster& cluster, 
   if (micro_batches > 0) {
     plan.micro_batches = micro_batches;
   } else if (plan.micro_batches == 1) {
-    plan.micro_batches = std::max(1, initial * plan.mesh.size(Axis::pipeline));
+    plan.micro_batches = plan.is_asynchronous() ? plan.asynchronous().least_micro_batches()
+                                                : 2 * plan.mesh.size(Axis::pipeline);
   }
 }
 
 // A strategy that is named after a schedule uses this schedule and ignores pipeline.schedule.
 void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  cut_model(plan, options, cluster, 2);
+  cut_model(plan, options, cluster);
   plan.schedule = plan.strategy == kPipeline ? options.pipeline.schedule : plan.strategy;
 }
 
 // The names of PipeDream's papers. Their pipedream_flush is 1f1b.
+template <StageWeights weights>
 void pipedream(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  cut_model(plan, options, cluster, 0);
-  plan.in_flight = options.pipeline.in_flight;
-  plan.schedule = layout::asynchronous_schedule_name(
-      options.pipeline.vertical_sync ? StageWeights::vertical_sync : StageWeights::stashed);
-}
-
-void pipedream_2bw(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  cut_model(plan, options, cluster, static_cast<int>(options.pipeline.in_flight));
-  plan.in_flight = options.pipeline.in_flight;
-  plan.schedule = layout::asynchronous_schedule_name(StageWeights::double_buffered);
+  const bool is_vertical = weights == StageWeights::stashed && options.pipeline.vertical_sync;
+  plan.schedule =
+      layout::asynchronous_schedule_name(is_vertical ? StageWeights::vertical_sync : weights);
+  plan.without_flushes = {.in_flight = options.pipeline.in_flight,
+                          .steps_by_replicas = options.pipeline.steps_by_replicas};
+  cut_model(plan, options, cluster);
 }
 
 struct Strategy {
@@ -219,8 +217,8 @@ constexpr std::array kStrategies{
     Strategy{"v-half", "v-half", pipeline},
     Strategy{"v-min", "v-min", pipeline},
     Strategy{"dualpipe-v", "dualpipe-v", pipeline},
-    Strategy{"pipedream", "pipedream", pipedream},
-    Strategy{"pipedream_2bw", "pipedream_2bw", pipedream_2bw},
+    Strategy{"pipedream", "pipedream", pipedream<StageWeights::stashed>},
+    Strategy{"pipedream_2bw", "pipedream_2bw", pipedream<StageWeights::double_buffered>},
     Strategy{"pipedream_flush", "1f1b", pipeline},
     Strategy{"auto", "ddp", all_reduce},
     Strategy{"ddp2", "dp", ddp2},

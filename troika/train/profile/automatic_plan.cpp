@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,10 @@
 #include "troika/base/log.h"
 #include "troika/base/machine_memory.h"
 #include "troika/base/text.h"
+#include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/zoo.h"
+#include "troika/parallel/pipeline/stage_module.h"
 #include "troika/plan/search/step_layout.h"
 #include "troika/train/engine/placement.h"
 #include "troika/train/options/limits.h"
@@ -61,15 +65,16 @@ std::vector<int64_t> micro_batch_sizes(int64_t samples, int ranks) {
 }
 
 // A plan with these settings, of two stages if it is a pipeline, to ask whether it can be run.
-layout::Plan example_of(const StepSettings& settings, bool is_uneven, int ranks) {
-  layout::Plan plan{.micro_batches = 2};
+layout::Plan example_of(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
+                        int ranks) {
+  layout::Plan plan{.micro_batches = 2 * ranks};
   if (settings.zero_stage > 0) {
     plan.exchange.method = layout::ExchangeMethod::zero;
     plan.exchange.zero_stage = settings.zero_stage;
   }
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
   if (settings.family == StepFamily::one_stage) return plan;
-  plan.schedule = plan::schedule_name(settings.family);
+  plan.schedule = plan::schedule_name(settings.family, weights);
   const int half = ranks / 2;
   plan.mesh =
       layout::Mesh::parse(is_uneven ? fmt::format("pipeline=2 data={}-1", ranks - 1)
@@ -78,14 +83,39 @@ layout::Plan example_of(const StepSettings& settings, bool is_uneven, int ranks)
   return plan;
 }
 
-bool can_be_run(const StepSettings& settings, bool is_uneven, int ranks) {
+bool can_be_run(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
+                int ranks) {
   if (is_uneven && ranks < 3) return false;  // stages of one replica each are even
   try {
-    require_runnable(example_of(settings, is_uneven, ranks), ranks);
+    require_runnable(example_of(settings, weights, is_uneven, ranks), ranks);
     return true;
   } catch (const Error&) {
     return false;
   }
+}
+
+bool shares_parameters(const nn::ModelOptions& options) {
+  const compat::FakeTensorGuard no_memory;
+  const auto model = nn::make_model(options);
+  std::set<std::string> seen;
+  for (size_t block = 0; block < model->blocks().size(); ++block) {
+    for (const auto& name : parallel::tensors_of_blocks(*model, block, block + 1)) {
+      if (!seen.insert(name).second) return true;
+    }
+  }
+  return false;
+}
+
+// The weights of pipelines without flushes, which are considered only if the configured strategy is
+// one: their gradients are those of older weights.
+layout::StageWeights weights_for(const TrainOptions& options, const layout::Plan& plan,
+                                 const comm::Group& group) {
+  if (!plan.is_asynchronous() || !shares_parameters(options.model)) return plan.weights();
+  if (group.rank() == 0) {
+    log::warn(
+        "blocks of the model share parameters, so the plan is searched among those with flushes");
+  }
+  return layout::StageWeights::synchronous;
 }
 
 // Rank 0's bytes for each rank of a machine.
@@ -158,6 +188,7 @@ class PlanFinder {
         static_cast<double>(global_batch(options, plan.mesh.sample_shares()) * plan.micro_batches);
     problem_.memory_bytes = asked.memory_bytes ? asked.memory_bytes : available_;
     problem_.uses_all_devices = true;
+    problem_.weights = weights_for(options, plan, group);
     plain_.trainer.enable_model_summary = false;  // the run itself will log its choices
     plain_.offload.activations.clear();
     plain_.optimizer.offload.clear();
@@ -210,12 +241,13 @@ class PlanFinder {
     // SWA needs even stages for models with batch norms.
     const bool needs_even = configured_.trainer.sync_batchnorm || configured_.swa.swa_lrs > 0;
     const bool has_files = !targets_.optimizer.empty();
+    const auto weights = problem.weights;
     problem.allows = [=](const StepSettings& settings, bool is_uneven) {
       if (settings.offloads_optimizer && !has_files) return false;
       if (is_uneven && needs_even) return false;
       // A tied parameter could not be sharded over different numbers of replicas.
       if (is_uneven && settings.zero_stage > 0) return false;
-      return can_be_run(settings, is_uneven, ranks);
+      return can_be_run(settings, weights, is_uneven, ranks);
     };
     const auto memory = std::make_shared<const OneStageMemory>(
         with_strategy(plain_, strategies_by_memory().front()), dataset_, problem.profiles,
