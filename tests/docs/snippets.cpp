@@ -64,7 +64,8 @@ void step(const std::shared_ptr<nn::Model>& model, const comm::Group& world,
 
 namespace tensor_parallelism {
 
-void step(const comm::Group& group, const at::Tensor& tokens, const at::Tensor& targets) {
+void step(const comm::Group& group, const nn::Tensors& batch) {
+  const auto &tokens = batch[0], &targets = batch[1];
 #include "tensor-parallelism-1.inc"
 }
 
