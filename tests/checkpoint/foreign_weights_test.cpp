@@ -80,7 +80,7 @@ TEST_F(ForeignWeights, RefusesAnOutputThatIsNotTied) {
   EXPECT_ERROR(
       adapt_foreign(foreign, state_, "file"), ErrorKind::usage,
       "[checkpoint] the output of file is not its token embedding; got `lm_head.weight` of "
-      "other numbers than `transformer.wte.weight`, expected a GPT-2 with tied weights "
+      "other numbers than `transformer.wte.weight`, expected a model with tied weights "
       "(model.tie_word_embeddings=false)");
 }
 

@@ -201,6 +201,49 @@ TEST_F(Weights, AGptGoesToHuggingFaceAndComesBackToTheBit) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "images"));
 }
 
+// Comes back through an index, as of weights in several files, and says the same.
+TEST_F(Weights, ALlamaGoesToHuggingFaceAndComesBackToTheBit) {
+  write_file_atomically(folder_ / "text", std::string(2000, 'x') + "yz");
+  const auto trained = troika(
+      "train --data.name=text --data.files=text --model.name=llama --model.layers=1 "
+      "--model.heads=4 --model.kv_heads=2 --model.width=16 --model.ffn_width=24 "
+      "--model.rope_scaling=linear --model.rope_factor=2 --data.context=16 --trainer.max_steps=2");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto out = troika("export runs/run --hf theirs");
+  ASSERT_EQ(out.exit_code, 0) << out.err;
+  const auto config = nlohmann::json::parse(read_file(folder_ / "theirs/config.json"));
+  const nlohmann::json expected{{"architectures", {"LlamaForCausalLM"}},
+                                {"model_type", "llama"},
+                                {"vocab_size", 256},
+                                {"hidden_size", 16},
+                                {"intermediate_size", 24},
+                                {"num_hidden_layers", 1},
+                                {"num_attention_heads", 4},
+                                {"num_key_value_heads", 2},
+                                {"max_position_embeddings", 16},
+                                {"rms_norm_eps", 1e-5},
+                                {"rope_theta", 1e4},
+                                {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
+                                {"tie_word_embeddings", true}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(config.at(key), value) << key;
+  const auto bytes = parts("theirs/model.safetensors").second;
+  nlohmann::json map;
+  for (const auto& [name, tensor] : bytes) map[name] = "model.safetensors";
+  write_file_atomically(folder_ / "theirs/model.safetensors.index.json",
+                        nlohmann::json{{"weight_map", map}}.dump());
+  const auto in =
+      troika("import theirs/model.safetensors.index.json back.safetensors --model llama");
+  ASSERT_EQ(in.exit_code, 0) << in.err;
+  EXPECT_EQ(parts("back.safetensors").second, bytes);
+  EXPECT_EQ(bytes, parts("runs/run/checkpoints/last.safetensors").second);
+  const std::string say = "sample --temperature 0.9 --top-k 9 --top-p 0.8 --length 24 ";
+  const auto ours = troika(say + "runs/run");
+  ASSERT_EQ(ours.exit_code, 0) << ours.err;
+  EXPECT_EQ(troika(say + "back.safetensors").out, ours.out);
+  EXPECT_THAT(troika("sample --top-p 0 runs/run").err,
+              HasSubstr("[nn] top_p of samples is out of range; got 0, expected 0 < top_p <= 1"));
+}
+
 // One best checkpoint, and a later one.
 TEST_F(Weights, AreFoundByAnyHandleByAllCommands) {
   const std::string options =

@@ -62,6 +62,20 @@ void step(const std::shared_ptr<nn::Model>& model, const comm::Group& world,
 
 }  // namespace pipelines
 
+namespace tensor_parallelism {
+
+void step(const comm::Group& group, const nn::Tensors& batch) {
+  const auto &tokens = batch[0], &targets = batch[1];
+#include "tensor-parallelism-1.inc"
+}
+
+parallel::SplitTable own_rules() {
+#include "tensor-parallelism-2.inc"
+  return rules;
+}
+
+}  // namespace tensor_parallelism
+
 namespace precision_and_memory {
 
 void blocks() {

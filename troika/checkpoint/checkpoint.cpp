@@ -7,6 +7,7 @@
 #include "troika/checkpoint/index.h"
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/resume.h"
+#include "troika/checkpoint/weight_files.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 
@@ -74,7 +75,7 @@ std::filesystem::path find_run(const std::filesystem::path& path) {
 NamedTensors load_weights(const std::filesystem::path& path) {
   const auto found = find_on_disk(path);
   return std::filesystem::is_directory(found) ? CheckpointReader(found, 0).read_all(kModelPrefix)
-                                              : load_safetensors(found);
+                                              : load_weight_files(found);
 }
 
 Metadata read_checkpoint_metadata(const std::filesystem::path& path) {

@@ -19,10 +19,17 @@ namespace troika::checkpoint {
 namespace {
 
 constexpr std::string_view kParallel = "module.";
-constexpr std::string_view kTransformer = "transformer.";
 constexpr std::string_view kCounter = "num_batches_tracked";
 const std::string kOutput = "lm_head.weight";
-const std::string kEmbedding = "transformer.wte.weight";
+
+// The names of a language model.
+struct LanguageNames {
+  std::string prefix;     // of all tensors but lm_head's
+  std::string layers;     // after the prefix
+  std::string embedding;  // in full
+};
+const LanguageNames kLanguages[] = {{"transformer.", "h.", "transformer.wte.weight"},
+                                    {"model.", "layers.", "model.embed_tokens.weight"}};
 
 using ByName = std::map<std::string, at::Tensor>;
 
@@ -32,28 +39,29 @@ void strip_prefix(NamedTensors& tensors, std::string_view prefix) {
   for (auto& [name, tensor] : tensors) name.erase(0, prefix.size());
 }
 
-// GPT2Model is the submodule `transformer` of GPT2LMHeadModel.
-void add_transformer(NamedTensors& tensors, const ByName& model) {
+// GPT2Model is the submodule `transformer` of GPT2LMHeadModel, and LlamaModel is the submodule
+// `model` of LlamaForCausalLM.
+void add_prefix(NamedTensors& tensors, const ByName& model, const LanguageNames& names) {
   for (auto& [name, tensor] : tensors) {
-    const std::string whole = std::string(kTransformer) + name;
-    const bool is_inside = model.contains(whole) || name.starts_with("h.");
+    const std::string whole = names.prefix + name;
+    const bool is_inside = model.contains(whole) || name.starts_with(names.layers);
     if (is_inside && !model.contains(name)) name = whole;
   }
 }
 
 bool is_left_out(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-         name.starts_with("AuxLogits.");
+         name.ends_with("rotary_emb.inv_freq") || name.starts_with("AuxLogits.");
 }
 
-void check_tied(const ByName& tensors, std::string_view origin) {
-  const auto output = tensors.find(kOutput), embedding = tensors.find(kEmbedding);
+void check_tied(const ByName& tensors, const LanguageNames& names, std::string_view origin) {
+  const auto output = tensors.find(kOutput), embedding = tensors.find(names.embedding);
   if (output == tensors.end() || embedding == tensors.end()) return;
   if (output->second.equal(embedding->second)) return;
   throw Error("checkpoint", ErrorKind::usage,
               {.what = fmt::format("the output of {} is not its token embedding", origin),
-               .got = fmt::format("`{}` of other numbers than `{}`", kOutput, kEmbedding),
-               .expected = "a GPT-2 with tied weights",
+               .got = fmt::format("`{}` of other numbers than `{}`", kOutput, names.embedding),
+               .expected = "a model with tied weights",
                .hint = "model.tie_word_embeddings=false"});
 }
 
@@ -98,13 +106,14 @@ NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& mode
   const ByName own(model.begin(), model.end());
   NamedTensors result = tensors;
   strip_prefix(result, kParallel);
-  if (own.contains(kEmbedding)) {
-    add_transformer(result, own);
+  for (const auto& names : kLanguages) {
+    if (!own.contains(names.embedding)) continue;
+    add_prefix(result, own, names);
     const ByName found(result.begin(), result.end());
     if (!own.contains(kOutput)) {
-      check_tied(found, origin);
-    } else if (!found.contains(kOutput) && found.contains(kEmbedding)) {
-      result.emplace_back(kOutput, found.at(kEmbedding));
+      check_tied(found, names, origin);
+    } else if (!found.contains(kOutput) && found.contains(names.embedding)) {
+      result.emplace_back(kOutput, found.at(names.embedding));
     }
     const bool transpose = is_transposed(found, own);
     for (auto& [name, tensor] : result) {

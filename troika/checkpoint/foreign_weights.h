@@ -13,11 +13,15 @@ class Module;
 namespace troika::checkpoint {
 
 // Renames the tensors of a file to those of a model, `model`. Handles
-//   - names with or without `transformer.` (Hugging Face's GPT2LMHeadModel and GPT2Model), and
-//     names that begin with `module.` (PyTorch's DistributedDataParallel);
-//   - GPT-2's masks `attn.bias` and `attn.masked_bias`, which are dropped, and `lm_head.weight`,
-//     which must equal the token embedding bit for bit unless the model has an output layer of its
-//     own; this layer begins as the embedding where the file has none;
+//   - names with or without `transformer.` (Hugging Face's GPT2LMHeadModel and GPT2Model) or
+//   `model.`
+//     (LlamaForCausalLM and LlamaModel), and names that begin with `module.` (PyTorch's
+//     DistributedDataParallel);
+//   - GPT-2's masks `attn.bias` and `attn.masked_bias`, and Llama's `rotary_emb.inv_freq`, which
+//   are
+//     dropped;
+//   - `lm_head.weight`, which must equal the token embedding bit for bit unless the model has an
+//     output layer of its own; this layer begins as the embedding where the file has none;
 //   - layers of GPT-2 stored as [out, in] (nanoGPT), which are transposed;
 //   - torchvision's Inception, whose auxiliary classifier is dropped;
 //   - batch norms without `num_batches_tracked` (before PyTorch 0.4.1), which keep the model's.

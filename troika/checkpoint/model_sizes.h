@@ -23,9 +23,10 @@ inline constexpr int64_t nn::ModelOptions::*kGivenSizes[] = {
 // channels) from the names and shapes of the tensors, under any of the names that adapt_foreign()
 // accepts. kGivenSizes are set only if they are kFromFile. The tensors do not show the size of the
 // images: a convolutional model, which accepts many sizes, gets one of these. The tensors do not
-// show the number of attention heads either, so it is read from n_head in Hugging Face's
-// config.json beside `file`. Throws Error(usage) if that is missing, or if it describes a GPT-2
-// variant that the model does not support.
+// show the number of attention heads either, so it is read from n_head or num_attention_heads in
+// Hugging Face's config.json beside `file`; for a llama, so are norm_eps, rope and context. A name
+// of sizes, such as gpt2-xl, is replaced by that of its family. Throws Error(usage) if config.json
+// is missing, or if it describes a variant of GPT-2 or Llama that the model does not support.
 void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
                 const std::filesystem::path& file);
 

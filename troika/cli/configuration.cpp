@@ -62,7 +62,7 @@ SampleWords words_of(const std::vector<int64_t>& input, const std::vector<int64_
   if (input.size() == 3) return {nn::SampleKind::masks, "images with masks", "unet"};
   if (input.size() == 2 && target.size() == 1)
     return {nn::SampleKind::videos, "videos with captions", "s2vt"};
-  return {nn::SampleKind::text, "text", "gpt"};
+  return {nn::SampleKind::text, "text", "gpt or llama"};
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/sampling.h"
 #include "troika/train/options/checkpoint_options.h"
 #include "troika/train/options/options.h"
 
@@ -18,24 +19,18 @@ struct SampleArguments {
   std::string checkpoint;
   std::string prompt = "\n";
   int64_t length = 500;
-  double temperature = 0.8;
+  nn::SamplingOptions choice = {.temperature = 0.8};
   int64_t seed = 0;
 };
 
-// Returns the most likely byte at temperature 0, otherwise one drawn from softmax(logits /
-// temperature).
-int64_t choose(const at::Tensor& logits, double temperature) {
-  if (temperature == 0) return logits.argmax().item<int64_t>();
-  return at::multinomial((logits / temperature).softmax(-1), 1).item<int64_t>();
-}
-
 int print_sample(const SampleArguments& arguments) {
   const auto options = train::read_checkpoint_options(arguments.checkpoint);
-  if (options.model.name != "gpt") {
+  const auto& name = options.model.name;
+  if (name.empty() || nn::sample_kind(name) != nn::SampleKind::text) {
     throw Error("sample", ErrorKind::usage,
                 {.what = arguments.checkpoint + " is not of a language model",
-                 .got = options.model.name.empty() ? "a module of a program" : options.model.name,
-                 .expected = "gpt"});
+                 .got = name.empty() ? "a module of a program" : name,
+                 .expected = "gpt or llama"});
   }
   // Text is bytes, and the context length is that of training.
   nn::ModelOptions shape = options.model;
@@ -45,17 +40,11 @@ int print_sample(const SampleArguments& arguments) {
   model->eval();
   torch::manual_seed(static_cast<uint64_t>(arguments.seed));
 
-  const at::NoGradGuard no_grad;
   std::vector<int64_t> text;
   for (const char c : arguments.prompt) text.push_back(static_cast<unsigned char>(c));
   std::cout << arguments.prompt;
-  for (int64_t i = 0; i < arguments.length; ++i) {
-    const auto seen = std::min<int64_t>(static_cast<int64_t>(text.size()), shape.context);
-    const auto input = torch::tensor(std::vector<int64_t>(text.end() - seen, text.end()));
-    const auto logits = model->forward(input.unsqueeze(0))[0][-1];
-    text.push_back(choose(logits, arguments.temperature));
-    std::cout << static_cast<char>(text.back()) << std::flush;
-  }
+  nn::continue_text(*model, shape.context, text, arguments.length, arguments.choice,
+                    [](int64_t byte) { std::cout << static_cast<char>(byte) << std::flush; });
   std::cout << '\n';
   return 0;
 }
@@ -63,7 +52,7 @@ int print_sample(const SampleArguments& arguments) {
 }  // namespace
 
 Entry add_sample(CLI::App& app) {
-  auto* command = app.add_subcommand("sample", "print text that a trained gpt continues");
+  auto* command = app.add_subcommand("sample", "print text that a trained gpt or llama continues");
   const auto arguments = std::make_shared<SampleArguments>();
   command->add_option("CHECKPOINT", arguments->checkpoint, kCheckpointHelp)->required();
   command->add_option("--prompt", arguments->prompt, "text to continue")
@@ -74,10 +63,17 @@ Entry add_sample(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command
-      ->add_option("--temperature", arguments->temperature,
+      ->add_option("--temperature", arguments->choice.temperature,
                    "randomness of the text; 0: always the most likely byte")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  command->add_option("--top-k", arguments->choice.top_k, "only the K most likely bytes; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--top-p", arguments->choice.top_p,
+                   "only the most likely bytes whose probabilities sum to at least P; 1: all")
+      ->capture_default_str();
   command->add_option("--seed", arguments->seed, "seed of the random numbers")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);

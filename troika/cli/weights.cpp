@@ -13,6 +13,7 @@
 #include "troika/checkpoint/foreign_weights.h"
 #include "troika/checkpoint/hugging_face.h"
 #include "troika/checkpoint/model_sizes.h"
+#include "troika/checkpoint/weight_files.h"
 #include "troika/cli/commands.h"
 #include "troika/compat/torch.h"
 #include "troika/train/options/checkpoint_options.h"
@@ -64,7 +65,7 @@ int import_weights(const Files& files, const std::string& model_name,
   for (const auto size : checkpoint::kGivenSizes) model_options.*size = checkpoint::kFromFile;
   for (const auto& argument : more) table.set_argument(argument);
   model_options.name = model_name;
-  const auto given = checkpoint::load_safetensors(files.from);
+  const auto given = checkpoint::load_weight_files(files.from);
   checkpoint::take_sizes(model_options, given, files.from);
   options.data.context = options.model.context;
   checkpoint::require_replaceable(files.to);
@@ -85,8 +86,9 @@ Entry add_export(CLI::App& app) {
   command->add_option("CHECKPOINT", files->from, kCheckpointHelp)->required();
   command->add_option("OUT", files->to,
                       "safetensors file with only the weights, under PyTorch's names");
-  command->add_option("--hf", *hf,
-                      "instead of OUT: folder for Hugging Face's from_pretrained(); only for gpt");
+  command->add_option(
+      "--hf", *hf,
+      "instead of OUT: folder for Hugging Face's from_pretrained(); only for gpt and llama");
   return {command, [files, hf] { return export_weights(*files, *hf); }};
 }
 
@@ -95,16 +97,18 @@ Entry add_import(CLI::App& app) {
   const auto files = std::make_shared<Files>();
   const auto model = std::make_shared<std::string>();
   command
-      ->add_option("FILE", files->from,
-                   "safetensors file with the names of torchvision or of Hugging Face's GPT-2")
+      ->add_option(
+          "FILE", files->from,
+          "safetensors file, or index.json of several, with the names of torchvision or of "
+          "Hugging Face's GPT-2 or Llama")
       ->required();
   command->add_option("OUT", files->to, "safetensors file for troika")->required();
   command->add_option("--model", *model, "model of the weights, one of the names of model.name")
       ->required();
   command->allow_extras();
   command->footer(
-      "Sizes are read from the file, and the number of heads of a GPT-2 from config.json beside "
-      "it. Options of the model may follow, for example --model.heads=12.");
+      "Sizes are read from the file, and the number of heads of a GPT-2 or Llama from config.json "
+      "beside it. Options of the model may follow, for example --model.heads=12.");
   return {command,
           [command, files, model] { return import_weights(*files, *model, command->remaining()); }};
 }

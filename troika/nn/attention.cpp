@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
@@ -10,24 +11,40 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/causal_products.h"
 #include "troika/nn/dropout.h"
+#include "troika/nn/key_value_cache.h"
 #include "troika/nn/take_turns.h"
 
 namespace troika::nn {
 
 namespace {
 
-// For inputs that causal_products() does not accept.
-at::Tensor eager_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           double p) {
-  const int64_t length = q.size(2);
+// For inputs that causal_products() does not accept, [batch, heads, positions, size] each.
+at::Tensor eager_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double p,
+                           const std::optional<EqualPart>& part) {
+  const int64_t length = q.size(2), seen = k.size(2);
   const auto per_head = [](const at::Tensor& x) { return x.reshape({-1, x.size(2), x.size(3)}); };
   const double never = -std::numeric_limits<double>::infinity();
-  const at::Tensor future = at::full({length, length}, never, q.options()).triu_(1);
+  const at::Tensor future = at::full({length, seen}, never, q.options()).triu_(1 + seen - length);
   const at::Tensor scores =
       at::baddbmm(future, per_head(q), per_head(k).transpose(1, 2),
                   /*beta=*/1, /*alpha=*/1 / std::sqrt(static_cast<double>(q.size(3))));
-  const at::Tensor weights = dropout(at::softmax(scores, -1), p);
+  at::Tensor weights = at::softmax(scores, -1);
+  if (part) {
+    const EqualPart of_heads{1, part->index, part->count};
+    weights = dropout(weights.view({q.size(0), q.size(1), length, seen}), p, of_heads);
+    weights = weights.view_as(scores);
+  } else {
+    weights = dropout(weights, p);
+  }
   return at::bmm(weights, per_head(v)).view(q.sizes());
+}
+
+// Returns heads of keys or values as often as query heads use them, [batch, positions, heads,
+// size].
+at::Tensor repeat_heads(const at::Tensor& heads, int64_t times) {
+  if (times == 1) return heads;
+  const auto sizes = heads.sizes();
+  return heads.unsqueeze(3).expand({sizes[0], sizes[1], sizes[2], times, sizes[3]}).flatten(2, 3);
 }
 
 // Returns the part of `shape` that is timed: about 4 GFLOP per forward and backward pass. Each head
@@ -76,17 +93,47 @@ Attention resolve(Attention attention, at::Device device, at::ScalarType type, d
 }
 
 at::Tensor causal_self_attention(const at::Tensor& qkv, int64_t heads, double dropout,
-                                 Attention attention) {
+                                 Attention attention, const std::optional<EqualPart>& part) {
   const bool is_fused =
       resolve(attention, qkv.device(), qkv.scalar_type(), dropout) == Attention::sdpa;
+  if (is_fused && part && dropout > 0) {
+    throw Error("nn", ErrorKind::usage,
+                {.what = "attention with dropout whose heads are cut over ranks",
+                 .got = "sdpa, whose masks are not keyed",
+                 .expected = "eager",
+                 .hint = "model.attn_implementation=eager"});
+  }
   if (!is_fused && dropout == 0 && takes_causal_products(qkv)) return causal_products(qkv, heads);
   const int64_t batch = qkv.size(0), length = qkv.size(1), width = qkv.size(2) / 3;
   const auto parts =
       qkv.view({batch, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
   const at::Tensor mixed =
       is_fused ? compat::fused_causal_attention(parts[0], parts[1], parts[2], dropout)
-               : eager_attention(parts[0], parts[1], parts[2], dropout);
+               : eager_attention(parts[0], parts[1], parts[2], dropout, part);
   return mixed.transpose(1, 2).reshape({batch, length, width});
+}
+
+at::Tensor AttentionModule::attend(AttentionHeads heads, double dropout) const {
+  auto& [q, k, v] = heads;
+  if (auto* const cache = KeyValueCache::current()) std::tie(k, v) = cache->extend(*this, k, v);
+  const int64_t times = q.size(2) / k.size(2);
+  k = repeat_heads(k, times);
+  v = repeat_heads(v, times);
+  if (q.size(1) == k.size(1)) {
+    const at::Tensor qkv = at::stack({q, k, v}, 2).flatten(2);
+    return causal_self_attention(qkv, q.size(2), dropout, attention_, part_);
+  }
+  const auto by_head = [](const at::Tensor& x) { return x.transpose(1, 2); };
+  const at::Tensor mixed = eager_attention(by_head(q), by_head(k), by_head(v), dropout, part_);
+  return mixed.transpose(1, 2).flatten(2);
+}
+
+at::Tensor AttentionModule::attend(const at::Tensor& qkv, int64_t heads, double dropout) const {
+  if (!KeyValueCache::current()) {
+    return causal_self_attention(qkv, heads, dropout, attention_, part_);
+  }
+  const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, heads, -1}).unbind(2);
+  return attend({parts[0], parts[1], parts[2]}, dropout);
 }
 
 std::vector<AttentionModule*> attention_modules(torch::nn::Module& module) {

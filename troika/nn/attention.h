@@ -6,8 +6,11 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "troika/nn/hooked.h"
 
 namespace troika::nn {
 
@@ -33,18 +36,38 @@ Attention resolve(Attention attention, at::Device device, at::ScalarType type, d
 
 // Returns softmax(q k^T / sqrt(size)) v of each head; a position attends to itself and to earlier
 // ones. `qkv` is [batch, length, 3 * heads * size], the output of one linear layer; the result is
-// [batch, length, heads * size]. `dropout` applies to the softmax.
+// [batch, length, heads * size]. `dropout` applies to the softmax. With a part, `heads` are that
+// part of the heads of a whole layer, and get their part of its mask; dim is ignored.
 at::Tensor causal_self_attention(const at::Tensor& qkv, int64_t heads, double dropout,
-                                 Attention attention);
+                                 Attention attention,
+                                 const std::optional<EqualPart>& part = std::nullopt);
+
+// Queries [batch, length, heads, size]; keys and values [batch, seen, kv_heads, size]. The queries
+// belong to the last `length` of the `seen` positions, and kv_heads divides heads: query head i
+// uses head i / (heads / kv_heads) of keys and values (grouped-query attention, Ainslie et al.
+// 2023, arXiv 2305.13245).
+struct AttentionHeads {
+  at::Tensor queries, keys, values;
+};
 
 // A module that computes causal attention.
 class AttentionModule : public torch::nn::Module {
  public:
   Attention attention() const { return attention_; }
   void use(Attention attention) { attention_ = attention; }
+  // The heads are a part of the heads of a whole layer from now on; nothing: all of them again.
+  void use_part(const std::optional<EqualPart>& part) { part_ = part; }
+
+ protected:
+  // Returns causal attention of the heads, [batch, length, heads * size]. On a thread with a
+  // KeyValueCache, keys and values are those of the new positions, and the cache adds the others.
+  at::Tensor attend(AttentionHeads heads, double dropout) const;
+  // The same for heads that one linear layer gave, as causal_self_attention() takes them.
+  at::Tensor attend(const at::Tensor& qkv, int64_t heads, double dropout) const;
 
  private:
   Attention attention_ = Attention::automatic;
+  std::optional<EqualPart> part_;
 };
 
 // Returns the modules that compute attention, `module` itself included.

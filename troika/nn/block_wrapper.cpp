@@ -65,7 +65,8 @@ Tensors InnerBlocks::run_in_block(size_t level, const BlockRun& run, Tensors&& i
     }
   }
   const auto& blocks = model_->blocks();
-  const OutputLayer layer(run.end == blocks.size() ? run.loss : nullptr);
+  const bool is_last = run.end == blocks.size();
+  const OutputLayer layer(is_last ? run.loss : nullptr, is_last ? run.output : nullptr);
   return blocks[run.begin].forward(std::move(inputs), layer);
 }
 

@@ -20,6 +20,7 @@ namespace troika::nn {
 
 class BlockWrapper;
 class Model;
+class SplitOutput;
 struct OutputLoss;
 
 // From outermost to innermost.
@@ -43,6 +44,8 @@ struct BlockRun {
   // The loss that the model's last block returns instead of outputs (output_layer.h); null:
   // outputs.
   std::shared_ptr<const OutputLoss> loss = nullptr;
+  // Computes the model's output layer if a wrapper of kind tensor sets it; null: the layer itself.
+  std::shared_ptr<const SplitOutput> output = nullptr;
 };
 
 // The blocks of a model, inside the remaining wrappers. A copy keeps these wrappers alive, so it

@@ -98,6 +98,7 @@ class DenseBackward : public torch::autograd::Node {
 
 // Returns `tensor` itself, with its graph, if it has this type; otherwise a detached copy.
 at::Tensor as(const at::Tensor& tensor, at::ScalarType type) {
+  if (!tensor.defined()) return tensor;
   return tensor.scalar_type() == type ? tensor : tensor.detach().to(type);
 }
 
@@ -110,11 +111,12 @@ at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Te
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     auto sizes = input.sizes().vec();
     sizes.back() = right.size(1);
-    return at::addmm(added, left.flatten(0, -2), right).view(sizes);
+    const at::Tensor rows = left.flatten(0, -2);
+    return (added.defined() ? at::addmm(added, rows, right) : at::mm(rows, right)).view(sizes);
   };
   const bool needs_gradients =
       at::GradMode::is_enabled() &&
-      (input.requires_grad() || weight.requires_grad() || bias.requires_grad());
+      (input.requires_grad() || weight.requires_grad() || (bias.defined() && bias.requires_grad()));
   if (!needs_gradients) return compute();
   const auto node = compat::make_node<DenseBackward>(input, weight, bias, left, right);
   at::Tensor output = compute();
@@ -125,5 +127,11 @@ at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Te
 Conv1D::Conv1D(int64_t in, int64_t out, double deviation)
     : weight_(register_parameter("weight", torch::empty({in, out}).normal_(0.0, deviation))),
       bias_(register_parameter("bias", torch::zeros({out}))) {}
+
+at::Tensor Conv1D::forward(const at::Tensor& input) const {
+  if (!hooks_product()) return dense(hooked_input(input), weight_, bias_);
+  const at::Tensor product = hooked_product(dense(hooked_input(input), weight_, {}));
+  return product + bias_.to(product.scalar_type());
+}
 
 }  // namespace troika::nn

@@ -6,25 +6,27 @@
 
 #include <cstdint>
 
+#include "troika/nn/hooked.h"
+
 namespace troika::nn {
 
 // Returns input * weight + bias: [..., in] (at least two dimensions), [in, out] and [out] give
-// [..., out]. Computes in autocast's type if autocast is on. Has the same bits as LibTorch's addmm
-// and its gradients. It is one node of the graph whose backward pass is one operator,
-// troika::dense_backward, instead of up to ten operators: between two operators that move more
-// memory than the caches hold, a thread loses about 10 us. The weight may have either layout
-// (weight_layout.h), and its gradient has the same one. Can be differentiated only once: a backward
-// pass with create_graph throws Error(usage).
+// [..., out]. The bias may be undefined. Computes in autocast's type if autocast is on. Has the
+// same bits as LibTorch's addmm and its gradients. It is one node of the graph whose backward pass
+// is one operator, troika::dense_backward, instead of up to ten operators: between two operators
+// that move more memory than the caches hold, a thread loses about 10 us. The weight may have
+// either layout (weight_layout.h), and its gradient has the same one. Can be differentiated only
+// once: a backward pass with create_graph throws Error(usage).
 at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
 // Hugging Face's Conv1D: dense() with parameters `weight` [in, out], drawn from N(0, deviation^2),
 // and `bias` [out], which starts at 0.
-class Conv1D : public torch::nn::Module {
+class Conv1D : public torch::nn::Module, public Hooked {
  public:
   Conv1D(int64_t in, int64_t out, double deviation);
 
   // [..., in] -> [..., out]
-  at::Tensor forward(const at::Tensor& input) const { return dense(input, weight_, bias_); }
+  at::Tensor forward(const at::Tensor& input) const;
 
   const at::Tensor& weight() const { return weight_; }
 

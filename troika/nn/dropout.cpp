@@ -162,4 +162,11 @@ at::Tensor dropout(const at::Tensor& input, double p, const ShardOf& shard) {
   return keyed_dropout(input, p, shard);
 }
 
+at::Tensor dropout(const at::Tensor& input, double p, const std::optional<EqualPart>& part) {
+  if (!part) return dropout(input, p);
+  const int64_t dim = part->dim < 0 ? part->dim + input.dim() : part->dim;
+  const int64_t size = input.size(dim);
+  return dropout(input, p, ShardOf{dim, part->index * size, part->count * size});
+}
+
 }  // namespace troika::nn

@@ -5,6 +5,9 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <optional>
+
+#include "troika/nn/hooked.h"
 
 namespace troika::nn {
 
@@ -24,17 +27,22 @@ struct ShardOf {
 // shard.
 at::Tensor dropout(const at::Tensor& input, double p);
 at::Tensor dropout(const at::Tensor& input, double p, const ShardOf& shard);
+// With a part, `input` is this part of a whole tensor.
+at::Tensor dropout(const at::Tensor& input, double p, const std::optional<EqualPart>& part);
 
 // torch::nn::Dropout with these masks. Returns its input in evaluation mode.
 class Dropout : public torch::nn::Module {
  public:
   explicit Dropout(double p) : p_(p) {}
   at::Tensor forward(const at::Tensor& input) const {
-    return is_training() ? dropout(input, p_) : input;
+    return is_training() ? dropout(input, p_, part_) : input;
   }
+  // The inputs are a part of whole tensors from now on; nothing: whole tensors again.
+  void use_part(const std::optional<EqualPart>& part) { part_ = part; }
 
  private:
   const double p_;
+  std::optional<EqualPart> part_;
 };
 
 }  // namespace troika::nn

@@ -2,16 +2,17 @@
 
 #include <cmath>
 
-#include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
 #include "troika/nn/dense.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/gelu.h"
+#include "troika/nn/key_value_cache.h"
 #include "troika/nn/layer_norm.h"
-#include "troika/nn/layers.h"
+#include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 #include "troika/nn/output_layer.h"
+#include "troika/nn/transformer.h"
 
 namespace troika::nn {
 
@@ -28,14 +29,16 @@ class SelfAttention : public AttentionModule {
             "c_proj", std::make_shared<Conv1D>(options.width, options.width, residual_deviation))),
         resid_dropout_(
             register_module("resid_dropout", std::make_shared<Dropout>(options.dropout))),
-        heads_(options.heads),
+        size_(options.width / options.heads),
         dropout_(options.dropout) {
     use(parse_attention(options.attn_implementation));
   }
 
   at::Tensor forward(const at::Tensor& input) {
-    const at::Tensor joined = causal_self_attention(c_attn_->forward(input), heads_,
-                                                    is_training() ? dropout_ : 0.0, attention());
+    const at::Tensor qkv = c_attn_->forward(input);
+    // The layer may hold a part of the heads.
+    const int64_t heads = qkv.size(-1) / (3 * size_);
+    const at::Tensor joined = attend(qkv, heads, is_training() ? dropout_ : 0.0);
     return resid_dropout_->forward(c_proj_->forward(joined));
   }
 
@@ -43,7 +46,7 @@ class SelfAttention : public AttentionModule {
   std::shared_ptr<Conv1D> c_attn_;
   std::shared_ptr<Conv1D> c_proj_;
   std::shared_ptr<Dropout> resid_dropout_;
-  int64_t heads_;
+  int64_t size_;  // of a head
   double dropout_;
 };
 
@@ -66,12 +69,6 @@ class FeedForward : public torch::nn::Module {
   std::shared_ptr<Dropout> dropout_;
 };
 
-// Returns `stream + output` with the same bits. If autocast made the output bfloat16, LibTorch's
-// sum of two types takes ten times as long on the CPU.
-at::Tensor sum(const at::Tensor& stream, const at::Tensor& output) {
-  return stream + output.to(stream.scalar_type());
-}
-
 torch::nn::LayerNorm make_layer_norm(int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
@@ -86,8 +83,8 @@ class TransformerBlock : public torch::nn::Module {
         mlp_(register_module("mlp", std::make_shared<FeedForward>(options, residual_deviation))) {}
 
   at::Tensor forward(const at::Tensor& input) {
-    const at::Tensor inner = sum(input, attn_->forward(layer_norm(*ln_1_, input)));
-    return sum(inner, mlp_->forward(layer_norm(*ln_2_, inner)));
+    const at::Tensor inner = add_to_stream(input, attn_->forward(layer_norm(*ln_1_, input)));
+    return add_to_stream(inner, mlp_->forward(layer_norm(*ln_2_, inner)));
   }
 
  private:
@@ -97,47 +94,24 @@ class TransformerBlock : public torch::nn::Module {
   std::shared_ptr<FeedForward> mlp_;
 };
 
-void check_options(const ModelOptions& options) {
-  require_at_least(options, "vocab_size", options.vocab_size, 1);
-  require_at_least(options, "context", options.context, 1);
-  require_at_least(options, "layers", options.layers, 1);
-  require_at_least(options, "heads", options.heads, 1);
-  require_at_least(options, "width", options.width, 1);
-  if (options.width % options.heads == 0) return;
-  throw Error("nn", ErrorKind::usage,
-              {.what = "width of gpt does not divide into its heads",
-               .got = fmt::format("width {}, heads {}", options.width, options.heads),
-               .expected = "a multiple of heads"});
-}
-
-void check_tokens(const at::Tensor& input, int64_t context) {
-  if (input.dim() == 2 && input.size(1) <= context && input.scalar_type() == at::kLong) return;
-  throw Error("nn", ErrorKind::usage,
-              {.what = "gpt cannot read this batch",
-               .got = fmt::format("{} of shape [{}]", c10::toString(input.scalar_type()),
-                                  fmt::join(input.sizes(), ", ")),
-               .expected = fmt::format("Long of shape [batch, length <= {}]", context)});
-}
-
 }  // namespace
 
 std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
-  check_options(options);
+  check_transformer(options);
   auto model = std::make_shared<Model>();
-  auto wte =
-      model->place("transformer.wte", torch::nn::Embedding(options.vocab_size, options.width));
+  auto wte = model->place("transformer.wte",
+                          std::make_shared<Embedding>(options.vocab_size, options.width));
   auto wpe = model->place("transformer.wpe", torch::nn::Embedding(options.context, options.width));
   torch::nn::init::normal_(wte->weight, 0.0, kInitDeviation);
   torch::nn::init::normal_(wpe->weight, 0.0, kInitDeviation);
   auto drop = model->place("transformer.drop", std::make_shared<Dropout>(options.dropout));
-  model->add_block({"embed",
-                    {"transformer.wte", "transformer.wpe"},
-                    {},
-                    [=, context = options.context](const at::Tensor& tokens) {
-                      check_tokens(tokens, context);
-                      const at::Tensor positions = wpe->weight.slice(0, 0, tokens.size(1));
-                      return drop->forward(wte->forward(tokens) + positions);
-                    }});
+  model->add_block(
+      {"embed", {"transformer.wte", "transformer.wpe"}, {}, [=](const at::Tensor& tokens) {
+         check_tokens(tokens, options);
+         const int64_t first = first_position();
+         const at::Tensor positions = wpe->weight.slice(0, first, first + tokens.size(1));
+         return drop->forward(wte->forward(tokens) + positions);
+       }});
 
   // Each layer adds to the residual stream twice; this scale keeps the variance of the sum (GPT-2,
   // section 2.3).

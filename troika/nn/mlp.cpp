@@ -4,6 +4,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 
 namespace troika::nn {
@@ -26,7 +27,7 @@ std::shared_ptr<Model> make_mlp(const ModelOptions& options) {
   int64_t width = pixels;
   for (int64_t i = 0; i < options.hidden_layers; ++i) {
     const std::string name = fmt::format("layers.{}", i);
-    auto linear = model->place(name, torch::nn::Linear(width, options.hidden_width));
+    auto linear = model->place(name, std::make_shared<Linear>(width, options.hidden_width));
     auto dropout =
         model->place(fmt::format("dropout.{}", i), std::make_shared<Dropout>(options.dropout));
     model->add_block({name, {name}, {}, [=, first = i == 0](const at::Tensor& input) {
@@ -35,7 +36,7 @@ std::shared_ptr<Model> make_mlp(const ModelOptions& options) {
                       }});
     width = options.hidden_width;
   }
-  auto head = model->place("head", torch::nn::Linear(width, options.num_classes));
+  auto head = model->place("head", std::make_shared<Linear>(width, options.num_classes));
   const bool first = options.hidden_layers == 0;
   model->add_block({"head", {"head"}, {}, [=](const at::Tensor& input) {
                       return head->forward(first ? flatten(input) : input);

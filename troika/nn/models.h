@@ -63,4 +63,10 @@ std::shared_ptr<Model> make_s2vt(const ModelOptions& options);
 // borrows transformer.wte.weight.
 std::shared_ptr<Model> make_gpt(const ModelOptions& options);
 
+// Llama (Touvron et al. 2023, arXiv 2302.13971; with grouped queries, Llama 3) as Hugging Face's
+// LlamaForCausalLM, without biases. Weights are drawn from N(0, 0.02^2). Blocks: embed,
+// model.layers.0, ..., head. With an output matrix tied to the token embedding, head borrows
+// model.embed_tokens.weight.
+std::shared_ptr<Model> make_llama(const ModelOptions& options);
+
 }  // namespace troika::nn

@@ -23,6 +23,9 @@ Tensors BlockFunction::operator()(Tensors inputs) const {
 }
 
 Tensors OutputLayer::operator()(const at::Tensor& hidden, const at::Tensor& weight) const {
+  if (split_) {
+    return loss_ ? split_->loss(hidden, weight, *loss_) : Tensors{split_->logits(hidden, weight)};
+  }
   if (!loss_) return {at::linear(hidden, weight)};
   const bool is_mean = loss_->kind == OutputLoss::Kind::mean;
   if (!takes_linear_cross_entropy(hidden)) {

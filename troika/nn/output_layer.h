@@ -34,6 +34,17 @@ struct OutputLoss {
 // types have too few digits for sums of exponentials.
 at::Tensor cross_entropy(const at::Tensor& logits, const OutputLoss& loss);
 
+// Computes an output layer whose weight is cut by rows over several ranks, in place of
+// OutputLayer's own computation.
+class SplitOutput {
+ public:
+  virtual ~SplitOutput() = default;
+  // Return what OutputLayer returns for the whole weight; `rows` are this rank's rows of it.
+  virtual at::Tensor logits(const at::Tensor& hidden, const at::Tensor& rows) const = 0;
+  virtual Tensors loss(const at::Tensor& hidden, const at::Tensor& rows,
+                       const OutputLoss& loss) const = 0;
+};
+
 // The last step of a model's last block, passed to its forward as an argument (block.h):
 //
 //   model->add_block({"head", {"norm", "head"}, {}, [=](const at::Tensor& x,
@@ -45,7 +56,9 @@ class OutputLayer {
   // Returns logits.
   OutputLayer() = default;
   // Returns the loss, unless `loss` is null.
-  explicit OutputLayer(std::shared_ptr<const OutputLoss> loss) : loss_(std::move(loss)) {}
+  explicit OutputLayer(std::shared_ptr<const OutputLoss> loss,
+                       std::shared_ptr<const SplitOutput> split = nullptr)
+      : loss_(std::move(loss)), split_(std::move(split)) {}
 
   // Returns logits = hidden weight^T, [..., classes], for a `hidden` of [..., width] and a `weight`
   // of [classes, width]. With a loss, returns the tensors of OutputLoss::gives(); if
@@ -55,6 +68,7 @@ class OutputLayer {
 
  private:
   std::shared_ptr<const OutputLoss> loss_;
+  std::shared_ptr<const SplitOutput> split_;
 };
 
 }  // namespace troika::nn

@@ -1,8 +1,9 @@
 // The models that come with Troika, under the parameter names of torchvision and of Hugging Face's
-// GPT-2 if these have the model, so that weights can be exchanged.
+// GPT-2 and Llama if these have the model, so that weights can be exchanged.
 //
 // All are initialised as in the original (alexnet, unet and s2vt by the defaults of PyTorch's
-// layers), from LibTorch's default generator: the same torch::manual_seed gives the same weights.
+// layers, llama as in Hugging Face's), from LibTorch's default generator: the same
+// torch::manual_seed gives the same weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +14,16 @@
 #include <vector>
 
 #include "troika/nn/model.h"
+#include "troika/nn/rope.h"
 
 namespace troika::nn {
 
 struct ModelOptions {
   std::string name = "resnet20";
-  double dropout = 0.0;  // the residual networks refuse it
+  double dropout = 0.0;  // the residual networks and llama refuse it
 
-  // For all models but gpt and s2vt. They take [batch, in_channels, image_size, image_size] and
-  // give logits [batch, num_classes]; unet [batch, image_size, image_size, num_classes].
+  // For all models but gpt, llama and s2vt. They take [batch, in_channels, image_size, image_size]
+  // and give logits [batch, num_classes]; unet [batch, image_size, image_size, num_classes].
   int64_t num_classes = 10;
   int64_t in_channels = 3;
   int64_t image_size = 32;  // rows and columns; only mlp requires exactly this size
@@ -43,8 +45,8 @@ struct ModelOptions {
   int64_t frames = 16;      // of example_inputs()
   int64_t lstm_layers = 1;  // in each of the two stacks
 
-  // For gpt. It takes int64 [batch, length <= context] and gives logits [batch, length,
-  // vocab_size]. GPT-2 small is {50257, 1024, 12, 12, 768}.
+  // For gpt and llama. They take int64 [batch, length <= context] and give logits [batch, length,
+  // vocab_size].
   int64_t vocab_size = 256;
   int64_t context = 256;
   int64_t layers = 6;
@@ -54,11 +56,28 @@ struct ModelOptions {
   bool tie_word_embeddings = true;
   // One of attention_names() (attention.h). Affects speed only; weights and results stay.
   std::string attn_implementation = "auto";
+
+  // For llama: heads of keys and values, which divide heads (0: heads), and the width inside of the
+  // feed-forward layers (0: 8/3 of the width, rounded up to a multiple of 256, as in Touvron et al.
+  // 2023, arXiv 2302.13971, section 2.2).
+  int64_t kv_heads = 0;
+  int64_t ffn_width = 0;
+  double norm_eps = 1e-5;
+  RopeOptions rope = {};
 };
 
 // Returns a model on the CPU, in float32, in training mode. Throws Error(usage) for an unknown name
 // (naming the nearest known one) and for options the model cannot be built with.
 std::shared_ptr<Model> make_model(const ModelOptions& options);
+
+// Returns options of the same model under the name of its family. A name such as gpt2-xl or
+// llama-3-8b stands for sizes of a family, gpt or llama, and these replace the given ones: layers,
+// heads and width, and for llama also kv_heads, ffn_width, norm_eps, rope and tie_word_embeddings.
+// Context and vocabulary stay. Other options are returned unchanged. Throws Error(usage) for an
+// unknown name.
+ModelOptions with_sizes(ModelOptions options);
+// Returns the name that with_sizes() gives: the family of gpt2-xl is gpt, that of resnet18 itself.
+std::string model_family(const std::string& model_name);
 
 // Returns every name make_model() accepts.
 std::vector<std::string> model_names();

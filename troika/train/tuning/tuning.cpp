@@ -10,6 +10,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/memory_format.h"
 #include "troika/nn/take_turns.h"
 #include "troika/nn/timed_pass.h"
 #include "troika/train/engine/placement.h"
@@ -26,7 +27,7 @@ const std::string kAutomatic = nn::attention_name(nn::Attention::automatic);
 constexpr double kMargin = 0.03;
 
 nn::AttentionShape shape_of(const RunStart& run, at::ScalarType type) {
-  const auto& model = run.options.model;
+  const auto model = nn::with_sizes(run.options.model);
   const auto input = run.dataset.input_shape();
   return {.batch = batch_of(run),
           .heads = model.heads,
@@ -54,10 +55,12 @@ std::string tuned_order(const RunStart& run, const StartChoice& choice,
   return timed(run, choice, kMargin);
 }
 
-// Times one block of a GPT, because all its blocks are alike.
+// Times one block of a language model, because all its blocks are alike.
 nn::ModelOptions model_to_time(const RunStart& run) {
   auto model = run.options.model;
-  if (model.name != "gpt") return model;
+  if (model.name.empty()) return model;
+  model = nn::with_sizes(std::move(model));
+  if (nn::sample_kind(model.name) != nn::SampleKind::text) return model;
   model.layers = 1;
   model.context = shape_of(run, at::kFloat).length;
   return model;
@@ -136,9 +139,8 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
                              const comm::Group& group, const std::filesystem::path& folder) {
   auto model = options.model;
   const auto candidates = nn::available_attention();
-  if (model.name != "gpt" || model.attn_implementation != kAutomatic || candidates.size() == 1) {
-    return model;
-  }
+  const bool attends = !model.name.empty() && nn::sample_kind(model.name) == nn::SampleKind::text;
+  if (!attends || model.attn_implementation != kAutomatic || candidates.size() == 1) return model;
   const auto placement = Placement::of(options, group);
   if (!placement.device.is_cpu()) return model;
   const RunStart run{options, dataset, group, folder};
@@ -197,23 +199,22 @@ std::string tuned_memory_format(const TrainOptions& options, const data::Dataset
 std::string tuned_weight_layout(const TrainOptions& options, const data::Dataset& dataset,
                                 const comm::Group& group, const std::filesystem::path& folder) {
   const auto& asked = options.trainer.weight_layout;
-  if (asked != kAutomatic || options.model.name != "gpt") return asked;
+  const auto& name = options.model.name;
+  if (asked != kAutomatic || name.empty() || nn::model_family(name) != "gpt") return asked;
   const RunStart run{options, dataset, group, folder};
   if (keeps_weights_contiguous(run)) return asked;
   const auto placement = Placement::of(options, group);
   if (!placement.device.is_cpu()) return asked;
   const std::vector layouts{nn::WeightLayout::in_out, nn::WeightLayout::out_in};
   const auto shape = shape_of(run, placement.precision.compute);
-  const int64_t rows = shape.batch * shape.length;
-  StartChoice choice{.subject = "weight layout",
-                     .option = "trainer.weight_layout",
-                     .what = fmt::format("weight layout of linear layers of width {}, {} rows, {}",
-                                         options.model.width, rows, c10::toString(shape.type)),
-                     .names = {},
-                     .time = [&] {
-                       return nn::time_weight_layouts(rows, options.model.width,
-                                                      placement.precision, layouts);
-                     }};
+  const int64_t rows = shape.batch * shape.length, width = shape.heads * shape.size;
+  StartChoice choice{
+      .subject = "weight layout",
+      .option = "trainer.weight_layout",
+      .what = fmt::format("weight layout of linear layers of width {}, {} rows, {}", width, rows,
+                          c10::toString(shape.type)),
+      .names = {},
+      .time = [&] { return nn::time_weight_layouts(rows, width, placement.precision, layouts); }};
   for (const auto layout : layouts) choice.names.push_back(nn::weight_layout_name(layout));
   return tuned_order(run, choice, [](const TrainOptions& of) { return of.trainer.weight_layout; });
 }

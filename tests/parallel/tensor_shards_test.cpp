@@ -1,0 +1,181 @@
+// The shards of a tensor axis, and what cannot be cut.
+#include <gmock/gmock.h>
+
+#include <map>
+#include <mutex>
+
+#include "tests/parallel/tensor_models.h"
+#include "tests/support/errors.h"
+#include "troika/comm/local/local.h"
+#include "troika/nn/linear.h"
+#include "troika/parallel/tensor/tensor_parallel.h"
+
+namespace troika::parallel::tensor_test {
+namespace {
+
+TEST(TensorParallel, HoldsOnlyItsShards) {
+  const auto options = language("llama", 0, false, 2);
+  std::vector<std::shared_ptr<nn::Model>> models;
+  for (int rank = 0; rank < 4; ++rank) {
+    torch::manual_seed(5);
+    models.push_back(make(options));
+  }
+  comm::local::run(4, [&](const comm::Group& group) {
+    const auto& model = models[static_cast<size_t>(group.rank())];
+    const auto before = nn::named_parameters(*model);
+    Named whole;
+    for (const auto& [name, parameter] : before) whole[name] = parameter.detach().clone();
+    TensorParallel tensor(*model, group, split_table(options));
+    const auto shape = [&](const std::string& name) { return named(*model, name).sizes().vec(); };
+    using Shape = std::vector<int64_t>;
+    const std::string layer = "model.layers.1.";
+    EXPECT_EQ(shape(layer + "self_attn.q_proj.weight"), (Shape{4, 16}));
+    EXPECT_EQ(shape(layer + "self_attn.k_proj.weight"), (Shape{4, 16})) << "one of two heads";
+    EXPECT_EQ(shape(layer + "self_attn.o_proj.weight"), (Shape{16, 4}));
+    EXPECT_EQ(shape(layer + "mlp.up_proj.weight"), (Shape{3, 16}));
+    EXPECT_EQ(shape(layer + "mlp.down_proj.weight"), (Shape{16, 3}));
+    EXPECT_EQ(shape("lm_head.weight"), (Shape{group.rank() == 0 ? 4 : 5, 16}));
+    EXPECT_EQ(shape("model.norm.weight"), (Shape{16}));
+    for (const auto& entry : tensor.shards()) {
+      ASSERT_TRUE(entry.box);
+      entry.box->verify();
+      at::Tensor part = whole.at(entry.first);
+      for (size_t dim = 0; dim < entry.box->size.size(); ++dim) {
+        part = part.narrow(static_cast<int64_t>(dim), entry.box->offset[dim], entry.box->size[dim]);
+      }
+      EXPECT_TRUE(entry.second.equal(part)) << entry.box->text();
+    }
+    tensor.make_whole();
+    for (const auto& [name, parameter] : nn::named_parameters(*model)) {
+      EXPECT_TRUE(parameter.equal(whole.at(name))) << name;
+    }
+    const at::NoGradGuard no_grad;
+    const auto alone = make(options);
+    for (const auto& [name, parameter] : nn::named_parameters(*alone)) {
+      parameter.copy_(whole.at(name));
+    }
+    const auto tokens = batch_of(options, 1).inputs;
+    EXPECT_TRUE(model->forward(tokens).equal(alone->forward(tokens)));
+  });
+}
+
+// Boxes of all ranks cover fused queries, keys and values.
+TEST(TensorParallel, CutsFusedHeadsIntoOneBoxEach) {
+  const auto options = language("gpt", 0, true);
+  std::mutex mutex;
+  std::map<std::string, std::vector<layout::Box>> boxes;
+  comm::local::run(2, [&](const comm::Group& group) {
+    const auto model = make(options);
+    const TensorParallel tensor(*model, group, split_table(options));
+    const std::scoped_lock lock(mutex);
+    for (const auto& entry : tensor.shards()) {
+      const bool is_copy = entry.box->size == entry.box->shape;
+      if (!is_copy || group.rank() == 0) boxes[entry.first].push_back(*entry.box);
+    }
+  });
+  for (const auto& [name, parts] : boxes) EXPECT_FALSE(layout::cover_fault(parts)) << name;
+  EXPECT_EQ(boxes.at("transformer.h.0.attn.c_attn.weight").size(), 6u);
+  EXPECT_EQ(boxes.at("transformer.h.0.mlp.c_fc.weight").size(), 2u);
+}
+
+// Runs `make_tensor` on several ranks, which must throw before any communication.
+void expect_refused(int ranks, const nn::ModelOptions& options, const SplitTable& table,
+                    const std::string& message, const TensorOptions& how = {}) {
+  comm::local::run(ranks, [&](const comm::Group& group) {
+    if (group.rank() != 0) return;  // the others do not answer
+    const auto model = make(options);
+    EXPECT_ERROR(TensorParallel(*model, group, table, how), ErrorKind::usage, message);
+  });
+}
+
+TEST(TensorParallel, RefusesSizesThatCannotBeCut) {
+  auto gpt = language("gpt", 0, true);
+  expect_refused(3, gpt, split_table(gpt),
+                 "[parallel] transformer.h.0.attn.c_attn cannot be cut over the tensor axis; got 4 "
+                 "heads, 3 ranks, expected a multiple of 3 heads");
+  gpt.vocab_size = 2;
+  expect_refused(4, gpt, split_table(gpt),
+                 "[parallel] transformer.wte cannot be cut over the tensor axis; got 2 rows, 4 "
+                 "ranks, expected at least 4 rows");
+  auto llama = language("llama", 0, true, 2);
+  llama.heads = 6;
+  llama.width = 12;
+  expect_refused(3, llama, split_table(llama),
+                 "[parallel] model.layers.0.self_attn.k_proj cannot be cut over the tensor axis; "
+                 "got 2 heads, 3 ranks, expected one number a multiple of the other");
+  llama = language("llama", 0, true);
+  llama.ffn_width = 10;
+  expect_refused(4, llama, split_table(llama),
+                 "[parallel] model.layers.0.mlp.gate_proj cannot be cut over the tensor axis; got "
+                 "10 outputs, 4 ranks, expected a multiple of 4 outputs");
+  const auto two = mlp(2, 0);
+  expect_refused(3, two, split_table(two),
+                 "[parallel] layers.0 cannot be cut over the tensor axis; got 8 outputs, 3 ranks, "
+                 "expected a multiple of 3 outputs");
+  expect_refused(2, two, split_table(two),
+                 "[parallel] sequence parallelism needs a model that embeds tokens; got no "
+                 "nn::Embedding with a rule of kind Split::vocabulary",
+                 {.sequence = true});
+}
+
+TEST(TensorParallel, RefusesModulesWithoutARule) {
+  const nn::ModelOptions resnet{.name = "resnet20"};
+  EXPECT_TRUE(split_table(resnet).empty());
+  expect_refused(2, resnet, split_table(resnet),
+                 "[parallel] block stem cannot be cut over the tensor axis; got no rule for conv1, "
+                 "expected a rule in the table for each module with parameters or dropout");
+  const auto options = mlp(1, 0.5);
+  expect_refused(2, options, {{"layers.*", Split::column}, {"head", Split::row}},
+                 "[parallel] module dropout.0 cannot be cut over the tensor axis; got no rule for "
+                 "dropout.0, expected a rule in the table for each module with parameters or "
+                 "dropout");
+  expect_refused(2, options,
+                 {{"layers.*", Split::column}, {"dropout.*", Split::row}, {"head", Split::row}},
+                 "[parallel] module dropout.0 cannot be cut by the rule for dropout.0; got "
+                 "troika::nn::Dropout, expected an nn::Linear or nn::Conv1D");
+}
+
+TEST(TensorParallel, RefusesTokensThatCannotBeCut) {
+  const auto options = language("gpt", 0, true);
+  comm::local::run(2, [&](const comm::Group& group) {
+    const auto model = make(options);
+    const TensorParallel tensor(*model, group, split_table(options), {.sequence = true});
+    if (group.rank() != 0) return;
+    EXPECT_ERROR(model->forward(at::zeros({1, 5}, at::kLong)), ErrorKind::usage,
+                 "[parallel] the tokens cannot be cut over the tensor axis; got 5 tokens, 2 ranks, "
+                 "expected a multiple of 2 tokens");
+  });
+}
+
+// A program's own model and rules.
+TEST(TensorParallel, TakesRulesOfAProgram) {
+  const auto make_own = [] {
+    auto model = std::make_shared<nn::Model>();
+    const auto in = model->place("in", std::make_shared<nn::Linear>(3, 4));
+    const auto out = model->place("out", std::make_shared<nn::Linear>(4, 3));
+    model->add_block({"both", {"in", "out"}, {}, [=](const at::Tensor& x) {
+                        return x + out->forward(in->forward(x).tanh());
+                      }});
+    model->to(at::kDouble);
+    return model;
+  };
+  torch::manual_seed(4);
+  const auto alone = make_own();
+  std::vector<std::shared_ptr<nn::Model>> models{make_own(), make_own()};
+  for (auto& model : models) {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < model->parameters().size(); ++i) {
+      model->parameters()[i].copy_(alone->parameters()[i]);
+    }
+  }
+  const auto x = at::arange(6, at::kDouble).sin().view({2, 3});
+  const auto expected = alone->forward(x);
+  comm::local::run(2, [&](const comm::Group& group) {
+    auto& model = *models[static_cast<size_t>(group.rank())];
+    const TensorParallel tensor(model, group, {{"in", Split::column}, {"out", Split::row}});
+    expect_near(model.forward(x), expected, "outputs");
+  });
+}
+
+}  // namespace
+}  // namespace troika::parallel::tensor_test

@@ -1,0 +1,45 @@
+// Functions that run inside layers, set from outside: with them, several ranks compute a layer
+// together (troika/parallel/tensor), and the model does not know it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <utility>
+
+namespace troika::nn {
+
+// A part of a tensor that is cut into `count` equal parts along `dim`: part `index`.
+struct EqualPart {
+  int64_t dim;
+  int64_t index;
+  int64_t count;
+};
+
+// Base class of modules that run such functions. A module without functions does the same as if it
+// were not hooked. The functions are called on the thread of the forward pass or, in a
+// recomputation, of the backward pass. They must not be changed during a pass.
+class Hooked {
+ public:
+  using Hook = std::function<at::Tensor(const at::Tensor&)>;
+
+  // The module uses hook(input) in place of its input.
+  void hook_input(Hook hook) { input_ = std::move(hook); }
+  // A linear layer uses hook(product) in place of the product of its input and its weight, before
+  // it adds its bias. Only linear layers call it.
+  void hook_product(Hook hook) { product_ = std::move(hook); }
+  void unhook() { input_ = product_ = nullptr; }
+
+ protected:
+  ~Hooked() = default;
+
+  at::Tensor hooked_input(const at::Tensor& input) const { return input_ ? input_(input) : input; }
+  bool hooks_product() const { return product_ != nullptr; }
+  at::Tensor hooked_product(const at::Tensor& product) const { return product_(product); }
+
+ private:
+  Hook input_;
+  Hook product_;
+};
+
+}  // namespace troika::nn

@@ -1,0 +1,125 @@
+#include "troika/parallel/tensor/axis_functions.h"
+
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "troika/compat/autograd.h"
+#include "troika/compat/torch.h"
+
+namespace troika::parallel {
+
+namespace {
+
+using torch::autograd::variable_list;
+using OfTensor = std::function<at::Tensor(const at::Tensor&)>;
+
+// The collectives themselves. They return new tensors.
+
+at::Tensor summed(const at::Tensor& x, const comm::Group& axis) {
+  at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
+  axis.all_reduce(sum, comm::ReduceOp::sum, {.label = "tensor axis: sum"});
+  return sum;
+}
+
+// Rank r has lengths[r] elements of dimension `dim`.
+at::Tensor gathered(const at::Tensor& x, int64_t dim, const std::vector<int64_t>& lengths,
+                    const comm::Group& axis) {
+  const at::Tensor own = x.transpose(0, dim).contiguous();
+  auto sizes = own.sizes().vec();
+  sizes[0] = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  const at::Tensor all = at::empty(sizes, own.options());
+  axis.all_gather(all, own, lengths, {.label = "tensor axis: gather"});
+  return all.transpose(0, dim).contiguous();
+}
+
+at::Tensor gathered_tokens(const at::Tensor& x, const comm::Group& axis) {
+  const std::vector<int64_t> lengths(static_cast<size_t>(axis.size()), x.size(kTokens));
+  return gathered(x, kTokens, lengths, axis);
+}
+
+at::Tensor tokens_of_sum(const at::Tensor& x, const comm::Group& axis) {
+  const at::Tensor all = x.transpose(0, kTokens).contiguous();
+  auto sizes = all.sizes().vec();
+  sizes[0] /= axis.size();
+  const at::Tensor own = at::empty(sizes, all.options());
+  axis.reduce_scatter(own, all, comm::ReduceOp::sum, {}, {.label = "tensor axis: sum of tokens"});
+  return own.transpose(0, kTokens).contiguous();
+}
+
+at::Tensor part_of_tokens(const at::Tensor& x, const comm::Group& axis) {
+  return x.chunk(axis.size(), kTokens)[static_cast<size_t>(axis.rank())].contiguous();
+}
+
+class AxisNode : public torch::autograd::Node {
+ public:
+  explicit AxisNode(OfTensor backward) : backward_(std::move(backward)) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    compat::refuse_create_graph("a collective over the tensor axis");
+    if (!gradients[0].defined()) return {at::Tensor()};
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    return {backward_(gradients[0])};
+  }
+
+ private:
+  const OfTensor backward_;
+};
+
+// Returns forward(x), whose gradient is backward(gradient).
+at::Tensor with_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor backward) {
+  at::Tensor result = [&] {
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    return forward(x);
+  }();
+  if (!at::GradMode::is_enabled() || !x.requires_grad()) return result;
+  const auto node = compat::make_node<AxisNode>(std::move(backward));
+  node->set_next_edges(torch::autograd::collect_next_edges(x));
+  compat::set_history(result, node);
+  return result;
+}
+
+}  // namespace
+
+at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
+  return with_gradient(
+      x, [](const at::Tensor& input) { return at::alias(input); },
+      [axis](const at::Tensor& gradient) { return summed(gradient, axis); });
+}
+
+at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
+  return with_gradient(
+      x, [&](const at::Tensor& input) { return summed(input, axis); },
+      [](const at::Tensor& gradient) { return gradient; });
+}
+
+at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& widths,
+                          const comm::Group& axis) {
+  const auto own = widths.begin() + axis.rank();
+  const int64_t begin = std::accumulate(widths.begin(), own, int64_t{0});
+  return with_gradient(
+      x, [&](const at::Tensor& input) { return gathered(input, input.dim() - 1, widths, axis); },
+      [begin, width = *own](const at::Tensor& gradient) {
+        return gradient.slice(-1, begin, begin + width).contiguous();
+      });
+}
+
+at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis) {
+  return with_gradient(
+      x, [&](const at::Tensor& input) { return part_of_tokens(input, axis); },
+      [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });
+}
+
+at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis) {
+  return with_gradient(
+      x, [&](const at::Tensor& input) { return gathered_tokens(input, axis); },
+      [axis](const at::Tensor& gradient) { return tokens_of_sum(gradient, axis); });
+}
+
+at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis) {
+  return with_gradient(
+      x, [&](const at::Tensor& input) { return tokens_of_sum(input, axis); },
+      [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,39 @@
+// Differentiable collectives over a tensor axis: what Megatron-LM calls f, g and their variants for
+// sequence parallelism (Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al. 2022,
+// arXiv 2205.05198, section 4.2.2).
+//
+// All are collective in the forward or in the backward pass, on the thread of that pass, and block.
+// Ranks must run the same operators in the same order. Sums are the same bits on all ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "troika/comm/group.h"
+
+namespace troika::parallel {
+
+// The dimension of tokens in activations, [batch, tokens, width].
+inline constexpr int64_t kTokens = 1;
+
+// f: returns `x`, the same on all ranks. Its gradient is the sum of the ranks' gradients.
+at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis);
+// g: returns the sum of the ranks' tensors. Its gradient, the same on all ranks, passes unchanged.
+at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis);
+
+// Concatenates the ranks' tensors along the last dimension, in which rank r has widths[r] elements.
+// The gradient, the same on all ranks, is cut again.
+at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& widths,
+                          const comm::Group& axis);
+
+// Returns this rank's part of `x`, the same on all ranks, cut into equal parts along kTokens. The
+// gradient is that of all parts.
+at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis);
+// Concatenates the ranks' tokens. The gradient is the sum of the ranks' gradients, cut again.
+at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis);
+// Returns this rank's tokens of the sum of the ranks' tensors. The gradient is that of all tokens.
+at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis);
+
+}  // namespace troika::parallel

@@ -1,0 +1,230 @@
+#include "troika/parallel/tensor/parameter_cuts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/dense.h"
+#include "troika/nn/dropout.h"
+#include "troika/nn/linear.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// Whether a module's name matches that of a rule, part by part.
+bool matches(const std::string& rule, const std::string& name) {
+  return std::ranges::equal(
+      split(rule, '.'), split(name, '.'),
+      [](const auto& pattern, const auto& part) { return pattern == "*" || pattern == part; });
+}
+
+// Returns "block B" for the block that owns a module or parameter; modules without parameters may
+// be in none.
+std::string owner_of(const nn::Model& model, const std::string& module) {
+  for (const auto& block : model.blocks()) {
+    for (const auto& owned : block.owns) {
+      const bool is_inside =
+          module == owned || module.starts_with(owned + ".") || owned.starts_with(module + ".");
+      if (is_inside) return "block " + block.name;
+    }
+  }
+  return "module " + module;
+}
+
+// A linear layer's dimensions of inputs and outputs.
+struct LinearDims {
+  int64_t in, out;
+};
+
+bool is_linear(const torch::nn::Module& module) {
+  return dynamic_cast<const nn::Linear*>(&module) || dynamic_cast<const nn::Conv1D*>(&module);
+}
+
+LinearDims dims_of(const torch::nn::Module& module) {
+  const bool is_conv1d = dynamic_cast<const nn::Conv1D*>(&module) != nullptr;
+  return is_conv1d ? LinearDims{0, 1} : LinearDims{1, 0};
+}
+
+// Returns the kind of module that a rule needs; empty if the module is of this kind.
+std::string wanted_kind(const torch::nn::Module& module, Split split) {
+  switch (split) {
+    case Split::column:
+    case Split::row:
+      return is_linear(module) ? "" : "an nn::Linear or nn::Conv1D";
+    case Split::input:
+      return dynamic_cast<const nn::Hooked*>(&module) ? "" : "an nn::Hooked";
+    case Split::dropout_of_column:
+      return dynamic_cast<const nn::Dropout*>(&module) ? "" : "an nn::Dropout";
+    case Split::vocabulary: {
+      const bool has_rows = dynamic_cast<const nn::Embedding*>(&module) ||
+                            dynamic_cast<const torch::nn::LinearImpl*>(&module);
+      return has_rows ? ""
+                      : "an nn::Embedding, or a linear layer whose weight the output layer uses";
+    }
+    case Split::whole:
+    case Split::tokens:
+      return "";
+  }
+  return "";
+}
+
+bool needs_rule(const torch::nn::Module& module) {
+  return module.parameters(/*recurse=*/false).size() > 0 ||
+         dynamic_cast<const nn::Dropout*>(&module);
+}
+
+[[noreturn]] void refuse_cut(const std::string& module, const std::string& what, int64_t count,
+                             int ranks, const std::string& expected) {
+  throw Error("parallel", ErrorKind::usage,
+              {.what = fmt::format("{} cannot be cut over the tensor axis", module),
+               .got = fmt::format("{} {}, {} ranks", count, what, ranks),
+               .expected = expected});
+}
+
+// Cuts the outputs of a column layer.
+void cut_columns(ParameterCut& cut, const RuledModule& of, int rank, int ranks) {
+  const auto& rule = of.rule;
+  const int64_t outputs = cut.shape[static_cast<size_t>(cut.dim)], width = outputs / rule.parts;
+  if (outputs % rule.parts != 0) {
+    refuse_cut(of.name, "outputs", outputs, ranks, fmt::format("a multiple of {}", rule.parts));
+  }
+  const int64_t units = rule.units == 0 ? width : rule.units;
+  if (width % units != 0) {
+    refuse_cut(of.name, "outputs", width, ranks, fmt::format("a multiple of {} heads", units));
+  }
+  const char* const what = rule.units == 0 ? "outputs" : "heads";
+  const bool shares = rule.shares_units && units < ranks && ranks % units == 0;
+  if (!shares && units % ranks != 0) {
+    refuse_cut(of.name, what, units, ranks,
+               rule.shares_units ? "one number a multiple of the other"
+                                 : fmt::format("a multiple of {} {}", ranks, what));
+  }
+  cut.copies = shares ? static_cast<int>(ranks / units) : 1;
+  const int64_t count = shares ? 1 : units / ranks;
+  const int64_t first = shares ? rank / cut.copies : rank * count;
+  const int64_t size = width / units;
+  for (int64_t part = 0; part < rule.parts; ++part) {
+    const int64_t begin = part * width + first * size;
+    cut.ranges.push_back({begin, begin + count * size});
+  }
+}
+
+void cut_evenly(ParameterCut& cut, const RuledModule& of, int rank, int ranks) {
+  const int64_t inputs = cut.shape[static_cast<size_t>(cut.dim)], count = inputs / ranks;
+  if (inputs % ranks != 0) {
+    refuse_cut(of.name, "inputs", inputs, ranks, fmt::format("a multiple of {} inputs", ranks));
+  }
+  cut.ranges.push_back({rank * count, (rank + 1) * count});
+}
+
+ParameterCut cut_of(const RuledModule& of, const std::string& parameter, const at::Tensor& tensor,
+                    int rank, int ranks) {
+  ParameterCut cut{.name = of.name + "." + parameter,
+                   .shape = tensor.sizes().vec(),
+                   .ranges = {},
+                   .split = of.rule.split};
+  const bool is_weight = parameter == "weight";
+  switch (of.rule.split) {
+    case Split::column:
+      cut.dim = is_weight ? dims_of(*of.module).out : 0;
+      cut_columns(cut, of, rank, ranks);
+      return cut;
+    case Split::row:
+      if (!is_weight) break;
+      cut.dim = dims_of(*of.module).in;
+      cut_evenly(cut, of, rank, ranks);
+      return cut;
+    case Split::vocabulary:
+      if (cut.shape[0] < ranks) {
+        refuse_cut(of.name, "rows", cut.shape[0], ranks, fmt::format("at least {} rows", ranks));
+      }
+      cut.ranges.push_back(vocabulary_rows(cut.shape[0], rank, ranks));
+      return cut;
+    default:
+      break;
+  }
+  cut.copies = ranks;
+  cut.ranges.push_back({0, cut.shape.empty() ? 1 : cut.shape[0]});
+  return cut;
+}
+
+}  // namespace
+
+bool ParameterCut::is_whole() const {
+  return ranges.size() == 1 &&
+         ranges[0] == layout::Range{0, shape.empty() ? 1 : shape[static_cast<size_t>(dim)]};
+}
+
+std::vector<at::Tensor> ParameterCut::parts_of(const at::Tensor& whole) const {
+  std::vector<at::Tensor> parts;
+  for (const auto& [begin, end] : ranges) parts.push_back(whole.slice(dim, begin, end));
+  return parts;
+}
+
+at::Tensor ParameterCut::shard_of(const at::Tensor& whole) const {
+  return is_whole() ? whole : at::cat(parts_of(whole), dim);
+}
+
+layout::Range vocabulary_rows(int64_t rows, int rank, int ranks) {
+  return {rows * rank / ranks, rows * (rank + 1) / ranks};
+}
+
+std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable& table) {
+  std::vector<RuledModule> found;
+  for (const auto& entry : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    const auto& [name, module] = std::pair(entry.key(), entry.value());
+    const auto rule = std::ranges::find_if(
+        table, [&](const SplitRule& candidate) { return matches(candidate.module, name); });
+    if (rule == table.end()) {
+      if (!needs_rule(*module)) continue;
+      throw Error(
+          "parallel", ErrorKind::usage,
+          {.what = fmt::format("{} cannot be cut over the tensor axis", owner_of(model, name)),
+           .got = fmt::format("no rule for {}", name),
+           .expected = "a rule in the table for each module with parameters or dropout"});
+    }
+    const auto wanted = wanted_kind(*module, rule->split);
+    if (!wanted.empty()) {
+      throw Error(
+          "parallel", ErrorKind::usage,
+          {.what = fmt::format("{} cannot be cut by the rule for {}", owner_of(model, name), name),
+           .got = module->name(),
+           .expected = wanted});
+    }
+    found.push_back({name, module, *rule});
+  }
+  return found;
+}
+
+std::vector<ParameterCut> parameter_cuts(const nn::Model& model,
+                                         const std::vector<RuledModule>& modules, int rank,
+                                         int ranks) {
+  std::map<std::string, ParameterCut> by_name;
+  for (const auto& of : modules) {
+    for (const auto& parameter : of.module->named_parameters(/*recurse=*/false)) {
+      auto cut = cut_of(of, parameter.key(), parameter.value(), rank, ranks);
+      by_name.emplace(cut.name, std::move(cut));
+    }
+  }
+  std::vector<ParameterCut> cuts;
+  for (const auto& [name, tensor] : nn::named_parameters(model)) {
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) {
+      throw Error(
+          "parallel", ErrorKind::usage,
+          {.what = fmt::format("{} cannot be cut over the tensor axis", owner_of(model, name)),
+           .got = fmt::format("no rule for parameter {} of the model itself", name),
+           .expected = "parameters in modules"});
+    }
+    cuts.push_back(std::move(found->second));
+  }
+  return cuts;
+}
+
+}  // namespace troika::parallel

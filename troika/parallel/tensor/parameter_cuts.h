@@ -1,0 +1,51 @@
+// The shards of a model's parameters on one rank of a tensor axis, computed without communication.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "troika/layout/box.h"
+#include "troika/nn/model.h"
+#include "troika/parallel/tensor/split_table.h"
+
+namespace troika::parallel {
+
+// The shard of one parameter: elements `ranges` of dimension `dim`, one after another.
+struct ParameterCut {
+  std::string name;    // in the model
+  layout::Dims shape;  // of the whole parameter
+  int64_t dim = 0;
+  std::vector<layout::Range> ranges;
+  int copies = 1;  // ranks that hold the same shard; they are adjacent
+  Split split = Split::whole;
+
+  bool is_whole() const;
+  // Returns the parameter's parts that make up the shard, along dim. They share memory with it.
+  std::vector<at::Tensor> parts_of(const at::Tensor& whole) const;
+  // Returns the shard in memory of its own, or, for a whole parameter, the parameter.
+  at::Tensor shard_of(const at::Tensor& whole) const;
+};
+
+// A module for which the table has a rule.
+struct RuledModule {
+  std::string name;
+  std::shared_ptr<torch::nn::Module> module;
+  SplitRule rule;
+};
+
+// Returns the modules with their rules. Throws Error(usage) naming the block for a module that
+// needs a rule and has none, and for a module that the kind of its rule does not fit.
+std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable& table);
+
+// Returns the cuts of all parameters, in the order of nn::named_parameters(). Throws Error(usage)
+// naming the module and both numbers if a dimension cannot be cut among the ranks.
+std::vector<ParameterCut> parameter_cuts(const nn::Model& model,
+                                         const std::vector<RuledModule>& modules, int rank,
+                                         int ranks);
+
+// Returns rows [begin, end) of a vocabulary for a rank. They differ by one row at most.
+layout::Range vocabulary_rows(int64_t rows, int rank, int ranks);
+
+}  // namespace troika::parallel

@@ -1,0 +1,53 @@
+// Which parts of a model each rank of a tensor axis holds, as a table beside the model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "troika/nn/zoo.h"
+
+namespace troika::parallel {
+
+// How a module is cut over the t ranks of a tensor axis (Shoeybi et al. 2019, arXiv 1909.08053).
+enum class Split {
+  // Every rank has the parameters and computes the whole module, on whole tensors.
+  whole,
+  // The same, but with sequence parallelism each rank computes its tokens.
+  tokens,
+  // A linear layer (nn::Linear or nn::Conv1D) of which each rank computes some outputs. The
+  // gradient
+  // of its input is summed over ranks, unless it lies inside a module of kind `input`.
+  column,
+  // A linear layer of which each rank has some inputs. The product is summed over ranks; the bias
+  // is
+  // added once, after the sum.
+  row,
+  // An nn::Embedding, or the matrix of the output layer: each rank has some rows.
+  vocabulary,
+  // A module (nn::Hooked) whose column layers have one input: its gradient is summed once for all.
+  input,
+  // An nn::Dropout behind a column layer: each rank has its part of the mask.
+  dropout_of_column,
+};
+
+struct SplitRule {
+  std::string module;  // full name; `*` stands for any text between two dots
+  Split split = Split::whole;
+  // For column: the outputs are `parts` matrices side by side, such as queries, keys and values.
+  // Each is cut between `units` units, such as heads; 0: between any two outputs.
+  int64_t units = 0;
+  int64_t parts = 1;
+  // For column: if there are fewer units than ranks, several ranks hold the same unit.
+  bool shares_units = false;
+};
+
+// The first rule that matches a module counts. Each module that has parameters or is an nn::Dropout
+// needs a rule.
+using SplitTable = std::vector<SplitRule>;
+
+// Returns the table of a model of the zoo: mlp, gpt, llama and the names of their sizes. For other
+// models, it is empty, and TensorParallel refuses their first block.
+SplitTable split_table(const nn::ModelOptions& options);
+
+}  // namespace troika::parallel

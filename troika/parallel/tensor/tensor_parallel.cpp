@@ -1,0 +1,306 @@
+#include "troika/parallel/tensor/tensor_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/attention.h"
+#include "troika/nn/dense.h"
+#include "troika/nn/dropout.h"
+#include "troika/nn/linear.h"
+#include "troika/parallel/norm.h"
+#include "troika/parallel/tensor/axis_functions.h"
+#include "troika/parallel/tensor/vocabulary.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// Runs the blocks of a language model on vocabulary shards and, with sequence parallelism, on
+// tokens.
+class AxisWrapper : public nn::BlockWrapper {
+ public:
+  // `output` is null for a model without an output layer. `embedding` is the block after which each
+  // rank has its own tokens, if any.
+  AxisWrapper(comm::Group axis, std::shared_ptr<const nn::SplitOutput> output,
+              std::optional<size_t> embedding)
+      : axis_(std::move(axis)), output_(std::move(output)), embedding_(embedding) {}
+
+  nn::WrapperKind kind() const override { return nn::WrapperKind::tensor; }
+
+  nn::Tensors run(const nn::BlockRun& given, nn::Tensors inputs,
+                  const nn::InnerBlocks& next) override {
+    nn::BlockRun run = given;
+    run.output = output_;
+    const bool embeds = run.begin == embedding_;
+    if (embeds) check_tokens(inputs.front());
+    nn::Tensors outputs = next(run, std::move(inputs));
+    if (embeds) outputs.front() = own_tokens(outputs.front(), axis_);
+    return outputs;
+  }
+
+ private:
+  void check_tokens(const at::Tensor& tokens) const {
+    const int64_t count = tokens.size(kTokens);
+    if (count % axis_.size() == 0) return;
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "the tokens cannot be cut over the tensor axis",
+                 .got = fmt::format("{} tokens, {} ranks", count, axis_.size()),
+                 .expected = fmt::format("a multiple of {} tokens", axis_.size())});
+  }
+
+  const comm::Group axis_;
+  const std::shared_ptr<const nn::SplitOutput> output_;
+  const std::optional<size_t> embedding_;
+};
+
+// Returns the block that owns a module.
+size_t block_index(const nn::Model& model, const std::string& module) {
+  const auto& blocks = model.blocks();
+  const auto found = std::ranges::find_if(blocks, [&](const nn::Block& block) {
+    return std::ranges::any_of(block.owns, [&](const std::string& owned) {
+      return module == owned || module.starts_with(owned + ".");
+    });
+  });
+  return static_cast<size_t>(found - blocks.begin());
+}
+
+const RuledModule* find_embedding(const std::vector<RuledModule>& modules) {
+  const auto found = std::ranges::find_if(modules, [](const RuledModule& of) {
+    return of.rule.split == Split::vocabulary && dynamic_cast<nn::Embedding*>(of.module.get());
+  });
+  return found == modules.end() ? nullptr : &*found;
+}
+
+// Whether a module of kind `input` contains this module.
+bool has_common_input(const std::vector<RuledModule>& modules, const std::string& name) {
+  return std::ranges::any_of(modules, [&](const RuledModule& of) {
+    return of.rule.split == Split::input && name.starts_with(of.name + ".");
+  });
+}
+
+// Integers of the same size, whose sums with zeros keep all bits.
+at::Tensor as_integers(const at::Tensor& tensor) {
+  switch (tensor.element_size()) {
+    case 2:
+      return tensor.view(at::kShort);
+    case 4:
+      return tensor.view(at::kInt);
+    default:
+      return tensor.view(at::kLong);
+  }
+}
+
+// Sums tensors over a group as one.
+void sum_together(const std::vector<at::Tensor>& tensors, const comm::Group& group) {
+  if (tensors.empty()) return;
+  std::vector<at::Tensor> flat;
+  for (const auto& tensor : tensors) flat.push_back(tensor.reshape({-1}));
+  const at::Tensor sum = at::cat(flat);
+  group.all_reduce(sum, comm::ReduceOp::sum, {.label = "tensor axis: gradients"});
+  int64_t begin = 0;
+  for (const auto& tensor : tensors) {
+    tensor.copy_(sum.slice(0, begin, begin + tensor.numel()).view(tensor.sizes()));
+    begin += tensor.numel();
+  }
+}
+
+}  // namespace
+
+TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitTable& table,
+                               const TensorOptions& options)
+    : model_(model), group_(std::move(group)), options_(options) {
+  const auto modules = ruled_modules(model, table);
+  auto cuts = parameter_cuts(model, modules, group_.rank(), group_.size());
+  if (options_.sequence && !find_embedding(modules)) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "sequence parallelism needs a model that embeds tokens",
+                 .got = "no nn::Embedding with a rule of kind Split::vocabulary"});
+  }
+  const at::NoGradGuard no_grad;
+  const auto own = nn::named_parameters(model);
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    at::Tensor parameter = own[i].second;
+    group_.broadcast(parameter, 0, {.label = "tensor axis: parameters"});
+    if (!cuts[i].is_whole()) parameter.set_data(cuts[i].shard_of(parameter));
+    parameters_.emplace_back(std::move(cuts[i]), parameter);
+  }
+  for (const auto& [cut, parameter] : parameters_) {
+    if (cut.copies == 1 || cut.copies == group_.size() || copies_.contains(cut.copies)) continue;
+    copies_.emplace(cut.copies, *group_.split(group_.rank() / cut.copies));
+  }
+  add_hooks(modules);
+  add_wrapper(modules);
+}
+
+TensorParallel::~TensorParallel() {
+  remove_hooks();
+}
+
+void TensorParallel::add_hooks(const std::vector<RuledModule>& modules) {
+  const bool sequence = options_.sequence;
+  const auto enter = [axis = group_, sequence](const at::Tensor& x) {
+    return sequence ? gather_tokens(x, axis) : copy_to_axis(x, axis);
+  };
+  const auto leave = [axis = group_, sequence](const at::Tensor& x) {
+    return sequence ? sum_own_tokens(x, axis) : sum_over_axis(x, axis);
+  };
+  const nn::EqualPart part{0, group_.rank(), group_.size()};
+  for (const auto& [name, module, rule] : modules) {
+    auto* const hooked = dynamic_cast<nn::Hooked*>(module.get());
+    auto* const dropout = dynamic_cast<nn::Dropout*>(module.get());
+    hooked_.push_back(module);
+    switch (rule.split) {
+      case Split::input:
+        hooked->hook_input(enter);
+        break;
+      case Split::column:
+        if (!has_common_input(modules, name)) hooked->hook_input(enter);
+        break;
+      case Split::row:
+        hooked->hook_product(leave);
+        break;
+      case Split::vocabulary:
+        if (auto* const embedding = dynamic_cast<nn::Embedding*>(module.get())) {
+          const int64_t words = embedding->options.num_embeddings();
+          const VocabularyShard shard{group_, words,
+                                      vocabulary_rows(words, group_.rank(), group_.size())};
+          embedding->hook_lookup([shard](const at::Tensor& indices, const at::Tensor& matrix) {
+            return vocabulary_lookup(indices, matrix, shard);
+          });
+        }
+        break;
+      case Split::dropout_of_column:
+        dropout->use_part(nn::EqualPart{-1, part.index, part.count});
+        break;
+      case Split::tokens:
+        if (dropout && sequence) {
+          dropout->use_part(nn::EqualPart{kTokens, part.index, part.count});
+        }
+        break;
+      case Split::whole:
+        break;
+    }
+  }
+  for (auto* const attention : nn::attention_modules(model_)) attention->use_part(part);
+}
+
+void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
+  const auto* const embedding = find_embedding(modules);
+  std::shared_ptr<const nn::SplitOutput> output;
+  const auto matrix = std::ranges::find(modules, Split::vocabulary,
+                                        [](const RuledModule& of) { return of.rule.split; });
+  if (model_.has_output_layer() && matrix != modules.end()) {
+    const auto cut = std::ranges::find(parameters_, matrix->name + ".weight",
+                                       [](const auto& one) { return one.first.name; });
+    const int64_t words = cut->first.shape[0];
+    output = std::make_shared<VocabularyOutput>(
+        VocabularyShard{group_, words, vocabulary_rows(words, group_.rank(), group_.size())},
+        [axis = group_, sequence = options_.sequence](const at::Tensor& x) {
+          return sequence ? gather_tokens(x, axis) : copy_to_axis(x, axis);
+        });
+  }
+  if (!output) return;
+  std::optional<size_t> first;
+  if (options_.sequence) first = block_index(model_, embedding->name);
+  wrapper_ =
+      nn::WrapperGuard(model_, std::make_shared<AxisWrapper>(group_, std::move(output), first));
+}
+
+void TensorParallel::remove_hooks() {
+  for (const auto& module : hooked_) {
+    if (auto* const hooked = dynamic_cast<nn::Hooked*>(module.get())) hooked->unhook();
+    if (auto* const dropout = dynamic_cast<nn::Dropout*>(module.get())) dropout->use_part({});
+    if (auto* const lookup = dynamic_cast<nn::Embedding*>(module.get())) lookup->hook_lookup({});
+  }
+  for (auto* const attention : nn::attention_modules(model_)) attention->use_part({});
+  hooked_.clear();
+  wrapper_.reset();
+}
+
+const comm::Group& TensorParallel::group_of_copies(int copies) const {
+  const auto found = copies_.find(copies);
+  return found == copies_.end() ? group_ : found->second;
+}
+
+void TensorParallel::finish_backward() {
+  const at::NoGradGuard no_grad;
+  std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>> summands;
+  for (const auto& [cut, parameter] : parameters_) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined() || cut.copies == 1) continue;
+    const bool is_shared_unit = cut.split == Split::column;
+    const bool is_bias_of_row = cut.split == Split::row;
+    const bool saw_own_tokens = options_.sequence && (cut.split == Split::tokens || is_bias_of_row);
+    if (!is_shared_unit && !saw_own_tokens) continue;
+    summands[{cut.copies, gradient.scalar_type()}].push_back(gradient);
+  }
+  for (const auto& [of, gradients] : summands) {
+    sum_together(gradients, group_of_copies(of.first));
+  }
+}
+
+double TensorParallel::gradient_squares() const {
+  std::vector<at::Tensor> own;
+  for (const auto& [cut, parameter] : parameters_) {
+    if (parameter.grad().defined() && group_.rank() % cut.copies == 0) {
+      own.push_back(parameter.grad());
+    }
+  }
+  const at::Tensor sum = at::scalar_tensor(sum_of_squares(own), at::kDouble);
+  group_.all_reduce(sum, comm::ReduceOp::sum, {.label = "tensor axis: norm of gradients"});
+  return sum.item<double>();
+}
+
+state::StateDict TensorParallel::shards() const {
+  state::StateDict entries;
+  for (const auto& [cut, parameter] : parameters_) {
+    int64_t begin = 0;
+    for (const auto& range : cut.ranges) {
+      auto box = layout::Box::whole(cut.name, cut.shape);
+      if (cut.is_whole()) {
+        entries.emplace_back(cut.name, parameter.detach(), std::move(box));
+        continue;
+      }
+      const auto dim = static_cast<size_t>(cut.dim);
+      const int64_t size = range.end - range.begin;
+      box.offset[dim] = range.begin;
+      box.size[dim] = size;
+      entries.emplace_back(cut.name, parameter.detach().slice(cut.dim, begin, begin + size),
+                           std::move(box));
+      begin += size;
+    }
+  }
+  return entries;
+}
+
+at::Tensor TensorParallel::gather(const std::string& name, const at::Tensor& shard) const {
+  const at::NoGradGuard no_grad;
+  const auto found =
+      std::ranges::find(parameters_, name, [](const auto& one) { return one.first.name; });
+  TROIKA_CHECK(found != parameters_.end(), name + " is not a parameter of the model");
+  const auto& cut = found->first;
+  if (cut.is_whole()) return shard.detach().clone();
+  at::Tensor whole = at::zeros(cut.shape, shard.options().requires_grad(false));
+  if (group_.rank() % cut.copies == 0) {
+    int64_t begin = 0;
+    for (const auto& part : cut.parts_of(whole)) {
+      part.copy_(shard.detach().slice(cut.dim, begin, begin + part.size(cut.dim)));
+      begin += part.size(cut.dim);
+    }
+  }
+  group_.all_reduce(as_integers(whole), comm::ReduceOp::sum, {.label = "tensor axis: gather"});
+  return whole;
+}
+
+void TensorParallel::make_whole() {
+  for (auto& [cut, parameter] : parameters_) {
+    if (!cut.is_whole()) parameter.set_data(gather(cut.name, parameter));
+  }
+  remove_hooks();
+}
+
+}  // namespace troika::parallel

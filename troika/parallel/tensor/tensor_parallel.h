@@ -1,0 +1,99 @@
+// Tensor parallelism: the ranks of an axis each hold a part of the model's layers, and compute each
+// layer together (Shoeybi et al. 2019, arXiv 1909.08053).
+//
+//   auto model = nn::make_model(options);
+//   parallel::TensorParallel tensor(*model, axis, parallel::split_table(options));
+//   auto optimizer = optim::make_optimizer(model->parameters(), {.name = "adamw"});
+//   for (...) {
+//     loss(model->forward(inputs)).backward();  // the same inputs on all ranks of the axis
+//     tensor.finish_backward();
+//     optimizer->step();
+//   }
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troika/comm/group.h"
+#include "troika/nn/block_wrapper.h"
+#include "troika/nn/model.h"
+#include "troika/parallel/tensor/parameter_cuts.h"
+#include "troika/parallel/tensor/split_table.h"
+#include "troika/state/state_dict.h"
+
+namespace troika::parallel {
+
+struct TensorOptions {
+  // Sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198): between layers, each rank has
+  // 1/t of the tokens, so that norms, residual sums and dropout take 1/t of the time and memory.
+  // Costs the same communication. For models whose first block embeds tokens; the number of tokens
+  // must be a multiple of t.
+  bool sequence = false;
+};
+
+// Keeps a model cut over the ranks of a group during its lifetime. The model's code is not aware of
+// it: its linear layers, embeddings and dropout get functions that communicate (nn/hooked.h).
+// Outputs of the model, its loss, and the gradient of its input are the same on all ranks, and
+// equal those of one process up to the order of sums. With nn::KeyedDraws, dropout masks are those
+// of one process.
+//
+// All ranks of the group must make the same calls, and the same forward and backward passes. Passes
+// block until all ranks have called them, at most for the group's timeout.
+class TensorParallel {
+ public:
+  // Cuts all parameters: parameter objects stay, and get this rank's shard of the values of rank 0.
+  // Make optimizers afterwards. Collective, but throws Error(usage) before any communication for a
+  // module without a rule or of a wrong kind, naming its block, and for a dimension that cannot be
+  // cut among the ranks, naming both numbers. The model must outlive this object, and must not have
+  // a wrapper of kind tensor.
+  TensorParallel(nn::Model& model, comm::Group group, const SplitTable& table,
+                 const TensorOptions& options = {});
+  // Removes the functions from the layers. Parameters stay cut; see make_whole().
+  ~TensorParallel();
+  TensorParallel(const TensorParallel&) = delete;
+  TensorParallel& operator=(const TensorParallel&) = delete;
+
+  // Completes gradients that ranks have only summands of: those of heads that several ranks hold
+  // and, with sequence parallelism, those of norms and of biases added after a sum. Call it once
+  // after the last backward pass of a step. Collective.
+  void finish_backward();
+
+  // Returns the sum of squares of all elements of the whole model's gradients, after
+  // finish_backward(). Counts elements that several ranks hold once. The same bits on all ranks.
+  // Collective.
+  double gradient_squares() const;
+
+  // Returns the shards of all parameters, which share memory with them, with their boxes in the
+  // whole parameters. A parameter whose shard has several ranges has an entry for each.
+  state::StateDict shards() const;
+
+  // Returns the whole of a tensor that is cut like parameter `name`: the parameter, its gradient or
+  // a state of its optimizer. The same bits on all ranks. Collective.
+  at::Tensor gather(const std::string& name, const at::Tensor& shard) const;
+
+  // Makes all parameters whole again, with memory of their own, and removes the functions. Only the
+  // destructor may be called afterwards. Collective.
+  void make_whole();
+
+ private:
+  void add_hooks(const std::vector<RuledModule>& modules);
+  void add_wrapper(const std::vector<RuledModule>& modules);
+  void remove_hooks();
+  // The ranks that hold the same shard of a parameter which this number of ranks holds.
+  const comm::Group& group_of_copies(int copies) const;
+
+  nn::Model& model_;
+  const comm::Group group_;
+  const TensorOptions options_;
+  std::vector<std::pair<ParameterCut, at::Tensor>> parameters_;
+  std::map<int, comm::Group> copies_;  // by their number, if it is neither 1 nor all
+  std::vector<std::shared_ptr<torch::nn::Module>> hooked_;
+  nn::WrapperGuard wrapper_;
+};
+
+}  // namespace troika::parallel
