@@ -4,13 +4,9 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <cstring>
-#include <nlohmann/json.hpp>
-
+#include "tests/cli/saved_weights.h"
 #include "tests/cluster/launch_process.h"
 #include "tests/support/subprocess.h"
-#include "troika/base/text.h"
 #include "troika/cluster/discovery/port.h"
 
 namespace troika {
@@ -33,23 +29,6 @@ exec $PROGRAM train --trainer.max_steps=$steps --trainer.max_epochs=1000000 \
   --trainer.precision=64-true --trainer.enable_progress_bar=false --optim.name=adamw
 )";
 
-std::map<std::string, std::vector<double>> weights(const std::filesystem::path& file) {
-  const std::string text = read_file(file);
-  uint64_t header = 0;
-  std::memcpy(&header, text.data(), sizeof header);
-  const auto json = nlohmann::json::parse(text.substr(sizeof header, header));
-  std::map<std::string, std::vector<double>> result;
-  for (const auto& [name, tensor] : json.items()) {
-    if (name == "__metadata__") continue;
-    EXPECT_EQ(tensor.at("dtype"), "F64") << name;
-    const uint64_t begin = tensor.at("data_offsets").at(0), end = tensor.at("data_offsets").at(1);
-    auto& values = result[name];
-    values.resize((end - begin) / sizeof(double));
-    std::memcpy(values.data(), text.data() + sizeof header + header + begin, end - begin);
-  }
-  return result;
-}
-
 class ElasticTraining : public testing::Test {
  protected:
   ElasticTraining() {
@@ -59,17 +38,8 @@ class ElasticTraining : public testing::Test {
   }
 
   std::filesystem::path checkpoints() const { return folder_ / "runs/run/checkpoints"; }
-  // Returns the step of the latest checkpoint; 0 before there is one.
-  int64_t step() const {
-    std::error_code none;
-    const auto name = std::filesystem::read_symlink(checkpoints() / "last", none).string();
-    const auto digits = name.substr(name.rfind('=') + 1);
-    return parse_int(digits.substr(0, digits.find("-v"))).value_or(0);
-  }
-  bool trains_beyond(int64_t least) const {
-    return cluster::comes_into(
-        checkpoints(), [&] { return step() > least; }, kLong);
-  }
+  int64_t step() const { return saved_step(checkpoints()); }
+  bool trains_beyond(int64_t least) const { return saves_beyond(checkpoints(), least, kLong); }
 
   cluster::LaunchOptions options() const {
     auto result = cluster::shell(kRank);
@@ -117,17 +87,8 @@ TEST_F(ElasticTraining, EndsAsOneProcessThatNothingHappenedTo) {
       run_program(fmt::format("PROGRAM={} sh {} {} {}", TROIKA_PROGRAM, (alone / "rank").string(),
                               alone.path().string(), step()));
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
-  const auto expected = weights(alone / "runs/run/checkpoints/last.safetensors");
-  const auto found = weights(checkpoints() / "last.safetensors");
-  ASSERT_EQ(found.size(), expected.size());
-  ASSERT_GE(expected.size(), 2u);
-  for (const auto& [name, values] : expected) {
-    const auto& others = found.at(name);
-    ASSERT_EQ(others.size(), values.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_NEAR(others[i], values[i], 1e-10 * std::max(1.0, std::abs(values[i]))) << name;
-    }
-  }
+  expect_same_weights(checkpoints() / "last.safetensors",
+                      alone / "runs/run/checkpoints/last.safetensors");
 }
 
 TEST_F(ElasticTraining, RefusesABatchThatDependsOnTheNumberOfMachines) {

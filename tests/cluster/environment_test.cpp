@@ -8,6 +8,7 @@
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/cluster/discovery/port.h"
+#include "troika/cluster/discovery/role_variables.h"
 
 namespace troika::cluster {
 namespace {
@@ -301,6 +302,70 @@ TEST(Discover, RefusesSilentSingletons) {
                "expected 11 (rank 9 of 11 (local 1 of 3 on node 2 of 3), found by Slurm variables) "
                "(start with the launcher that belongs to this MPI, e.g. its mpirun or srun "
                "--mpi=pmix)");
+}
+
+// Of a task in a job with 3 tasks on n1, and 4 on n2 and n3.
+Map heterogeneous(int tasks, const std::string& nodes, int task) {
+  return {{"TROIKA_ROLE", "slurm"},
+          {"SLURM_HET_SIZE", "2"},
+          {"SLURM_JOB_ID", "777"},
+          {"SLURM_JOB_NODELIST_HET_GROUP_0", "n1"},
+          {"SLURM_JOB_NODELIST_HET_GROUP_1", "n[2-3]"},
+          {"SLURM_NTASKS_HET_GROUP_0", "3"},
+          {"SLURM_NTASKS_HET_GROUP_1", "4"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_STEP_NUM_TASKS", std::to_string(tasks)},
+          {"SLURM_STEP_NODELIST", nodes},
+          {"SLURM_PROCID", std::to_string(task)}};
+}
+
+std::string role_in(const Map& map) {
+  const auto variable = role_variables([&](const std::string& name) -> std::optional<std::string> {
+    const auto found = map.find(name);
+    return found == map.end() ? std::nullopt : std::optional(found->second);
+  });
+  std::string text;
+  for (const char* name : {"ROLE", "ROLE_INDEX", "SCHEDULER", "SERVERS", "WORKERS", "EMBEDDED"}) {
+    text += variable(std::string("TROIKA_") + name).value_or("-") + " ";
+  }
+  return text;
+}
+
+TEST(RoleVariables, AreThoseOfSlurmsComponents) {
+  const auto port = std::to_string(job_port(777, 9973));
+  EXPECT_EQ(role_in(heterogeneous(3, "n1", 0)), "scheduler 0 n1:" + port + " 2 4 0 ");
+  EXPECT_EQ(role_in(heterogeneous(3, "n1", 1)), "server 0 n1:" + port + " 2 4 0 ");
+  EXPECT_EQ(role_in(heterogeneous(3, "n1", 2)), "server 1 n1:" + port + " 2 4 0 ");
+  EXPECT_EQ(role_in(heterogeneous(4, "n[2-3]", 3)), "worker 3 n1:" + port + " 2 4 0 ");
+  const auto alone = with(heterogeneous(1, "n1", 0), {{"SLURM_NTASKS_HET_GROUP_0", "1"}});
+  EXPECT_EQ(role_in(alone), "scheduler 0 n1:" + port + " 0 4 1 ");
+  EXPECT_EQ(role_in(with(heterogeneous(3, "n1", 1), {{"TROIKA_SCHEDULER", "10.0.0.1:4711"}})),
+            "server 0 10.0.0.1:4711 2 4 0 ");
+  // Nothing changes without `slurm`.
+  EXPECT_EQ(role_in(with(heterogeneous(3, "n1", 1), {{"TROIKA_ROLE", "worker"}})),
+            "worker - - - - - ");
+  EXPECT_EQ(role_in(without(heterogeneous(3, "n1", 1), "TROIKA_ROLE")), "- - - - - - ");
+}
+
+TEST(RoleVariables, RefuseOtherJobsAndSteps) {
+  const std::string hint = " (docs/parameter-server.md has a job script)";
+  const std::string components =
+      ", expected a heterogeneous job of two components: servers and "
+      "workers";
+  const auto three = with(heterogeneous(3, "n1", 0), {{"SLURM_HET_SIZE", "3"}});
+  EXPECT_ERROR(role_in(three), ErrorKind::usage,
+               "[cluster] TROIKA_ROLE=slurm; got SLURM_HET_SIZE=3" + components + hint);
+  EXPECT_ERROR(role_in({{"TROIKA_ROLE", "slurm"}}), ErrorKind::usage,
+               "[cluster] TROIKA_ROLE=slurm; got no SLURM_HET_SIZE" + components + hint);
+  EXPECT_ERROR(role_in(heterogeneous(7, "n[1-3]", 0)), ErrorKind::usage,
+               "[cluster] TROIKA_ROLE=slurm; got a step of 7 tasks on n[1-3], expected all 3 tasks "
+               "on n1, or all 4 on n[2-3]: an srun for each component" +
+                   hint);
+  EXPECT_ERROR(role_in(without(heterogeneous(3, "n1", 0), "SLURM_NTASKS_HET_GROUP_1")),
+               ErrorKind::usage,
+               "[cluster] incomplete launch environment; got SLURM_HET_SIZE without "
+               "SLURM_NTASKS_HET_GROUP_1, expected both (start with troika launch, torchrun, srun "
+               "or mpirun, or unset SLURM_HET_SIZE to run alone)");
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST(LauncherRoles, EveryProcessGetsItsOwn) {
   ::setenv("RANK", "7", 1);
   Launch launch(
       roles("*) echo $TROIKA_ROLE $TROIKA_ROLE_INDEX of $TROIKA_SERVERS $TROIKA_WORKERS "
-            "$TROIKA_EMBEDDED ${#TROIKA_RUN_SECRET} rank=$RANK $TROIKA_SCHEDULER;;",
+            "$TROIKA_EMBEDDED ${#TROIKA_RUN_SECRET} rank=$RANK/$WORLD_SIZE $TROIKA_SCHEDULER;;",
             2, 2));
   ::unsetenv("RANK");
   EXPECT_EQ(launch.wait(), 0) << launch.err();
@@ -36,13 +36,13 @@ TEST(LauncherRoles, EveryProcessGetsItsOwn) {
   ASSERT_NE(begin, std::string::npos) << err;
   const auto scheduler = err.substr(begin, err.find(';') - begin);
   EXPECT_EQ(err, fmt::format("[cluster] scheduler at {0}; troika server status {0}\n", scheduler));
-  for (const auto& [file, role] : {std::pair("scheduler", "scheduler 0"),
-                                   {"server-0", "server 0"},
-                                   {"server-1", "server 1"},
-                                   {"worker-0", "worker 0"},
-                                   {"worker-1", "worker 1"}}) {
+  for (const auto& [file, role, rank] : {std::tuple("scheduler", "scheduler 0", "/"),
+                                         {"server-0", "server 0", "/"},
+                                         {"server-1", "server 1", "/"},
+                                         {"worker-0", "worker 0", "0/2"},
+                                         {"worker-1", "worker 1", "1/2"}}) {
     EXPECT_EQ(read_file(launch.logs() / (std::string(file) + ".log")),
-              fmt::format("{} of 2 2 0 64 rank= {}\n", role, scheduler));
+              fmt::format("{} of 2 2 0 64 rank={} {}\n", role, rank, scheduler));
   }
   EXPECT_EQ(launch.out(), read_file(launch.logs() / "worker-0.log"));
 }

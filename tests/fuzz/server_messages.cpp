@@ -5,9 +5,11 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "troika/base/error.h"
+#include "troika/server/gathered_messages.h"
 #include "troika/server/held_range.h"
 #include "troika/server/membership.h"
 #include "troika/server/request.h"
+#include "troika/server/wire.h"
 
 namespace troika::fuzz {
 
@@ -165,6 +167,17 @@ std::vector<std::string> seeds() {
   beat.role = server::Role::worker;
   beat.map = to_text(*map_with_master("s0"));
   all.push_back("b" + to_message(beat));
+  beat = {.instance = 1, .number = 1};
+  beat.tables = to_text(BroughtTables{.tables = {tables()[0].spec}, .ranges = 3});
+  all.push_back("b" + to_message(beat));
+  std::string gathered;
+  Writer writer(gathered);
+  writer.number(~uint64_t{0});
+  writer.text(std::string_view(all[0]).substr(1));
+  writer.pad();
+  writer.text("odd");
+  writer.pad();
+  all.push_back("g" + gathered);
   all.push_back("s" + to_message(State{.generation = 3, .map = beat.map, .directory = "s0 a:1"}));
   return all;
 }
@@ -193,6 +206,13 @@ void run(std::string_view input) {
     membership.begin_snapshot("folder");
     membership.status(net::Duration(3));
     to_message(membership.state_for("s0"));
+    Membership takes({.takes_tables = true});
+    takes.take("s0", parse_beat(text), net::Duration(1));
+    takes.status(net::Duration(2));
+  } else if (input[0] == 'g') {
+    size_t bytes = 0;
+    for_each_message(text, [&](const std::string& one) { bytes += one.size(); });
+    TROIKA_CHECK(bytes <= text.size(), "messages are parts of what was gathered");
   } else {
     parse_map(parse_state(text).map);
   }

@@ -116,6 +116,69 @@ TEST(ServerWorld, OneProcessIsEnough) {
   world.leave(net::soon());
 }
 
+// The scheduler gets the tables from a worker that joins after the servers and another worker.
+TEST(ServerWorld, AWorkerBringsTheTables) {
+  const auto secret = net::Secret::random();
+  WorldParts parts;
+  parts.scheduler.takes_tables = true;
+  WorldOptions options{
+      .role = WorldRole::scheduler, .scheduler = "127.0.0.1:0", .workers = 2, .secret = secret};
+  World scheduler(options, parts);
+  options.scheduler = scheduler.scheduler_address();
+  options.role = WorldRole::server;
+  World server(options, parts);
+  options.role = WorldRole::worker;
+  World first(options, {});
+  scheduler.scheduler()->wait_for(1, 1, net::soon());
+  EXPECT_THROW(first.worker(Deadline::after(std::chrono::milliseconds(300))), Error);
+  options.index = 1;
+  WorldParts brought;
+  brought.worker.brings = {.tables = {{.name = "w", .type = ValueType::float64, .keys = 10}},
+                           .ranges = 3};
+  World second(options, brought);
+  second.worker(net::soon())
+      .push("w", KeySpan{0, 10}, std::vector<double>(10, 2))
+      .wait(net::soon());
+  const auto pull = first.worker(net::soon()).pull("w", KeySpan{0, 10});
+  pull.wait(net::soon());
+  EXPECT_THAT(pull.values<double>(), testing::Each(2));
+  EXPECT_EQ(scheduler.scheduler()->map().ranges.size(), 3u);
+  brought.worker.brings.tables.push_back({.name = "w", .keys = 1});
+  EXPECT_ERROR(World(options, brought), ErrorKind::usage,
+               "[server] two tables of one name; got w, expected other names");
+  parts.scheduler.tables = {{.name = "w", .keys = 10}};
+  options.role = WorldRole::scheduler;
+  options.scheduler = "127.0.0.1:0";
+  EXPECT_ERROR(
+      World(options, parts), ErrorKind::usage,
+      "[server] a scheduler that takes its tables from a worker; got tables, a snapshot or "
+      "a lost scheduler of its own, expected none of them");
+}
+
+// A scheduler that is asked to end goes on while a worker is connected.
+TEST(ServerWorld, EndsOnRequestAfterTheWorkers) {
+  const auto secret = net::Secret::random();
+  WorldParts parts;
+  parts.scheduler.tables = {{.name = "w", .keys = 10}};
+  WorldOptions options{
+      .role = WorldRole::scheduler, .scheduler = "127.0.0.1:0", .workers = 2, .secret = secret};
+  World scheduler(options, parts);
+  options.scheduler = scheduler.scheduler_address();
+  options.role = WorldRole::server;
+  World server(options, parts);
+  options.role = WorldRole::worker;
+  auto worker = std::make_unique<World>(options, parts);
+  worker->worker(net::soon());
+  const auto patience = std::chrono::seconds(60);
+  const auto always = [] { return true; };
+  EXPECT_THROW(scheduler.serve(Deadline::after(std::chrono::milliseconds(300)), patience, always),
+               Error);
+  EXPECT_THROW(server.serve(Deadline::after(std::chrono::milliseconds(300)), patience, always),
+               Error);
+  worker.reset();
+  EXPECT_NO_THROW(scheduler.serve(net::soon(), patience, always));
+}
+
 TEST(ServerWorld, AServerThatCannotWorkEnds) {
   WorldParts parts;
   parts.scheduler.tables = {{.name = "w", .keys = 10, .update = parse_update("user name=least")}};

@@ -4,27 +4,22 @@
 // Ranks are processes that are forked before any thread is started, which is ten times faster than
 // starting a program. TROIKA_KILLS is the number of kills in a test; TROIKA_KILL_SEED determines
 // their times.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <random>
 
 #include "tests/checkpoint/saved_state.h"
+#include "tests/train/forked_fit.h"
 #include "tests/train/forked_ranks.h"
 #include "tests/train/logged_rows.h"
-#include "tests/train/waves.h"
 #include "troika/base/clock.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/checkpoint/index.h"
 #include "troika/checkpoint/resume.h"
-#include "troika/cluster/discovery/environment.h"
 #include "troika/cluster/discovery/port.h"
-#include "troika/comm/world/world.h"
-#include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
@@ -57,24 +52,9 @@ class Kills : public testing::Test {
 
   // Runs one rank of a run, in a separate process.
   [[noreturn]] void be_rank(int rank, int port, const std::string& run) const {
-    const int log = ::open(output().c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    ::dup2(log, STDERR_FILENO);
-    try {
-      cluster::Environment environment;
-      environment.rank = environment.local_rank = rank;
-      environment.world_size = environment.local_world_size = ranks_;
-      environment.master_port = port;
-      const auto group = comm::world(environment, {});
-      auto options = options_;
-      options.run.name = run;
-      const auto task = make_task_();
-      const Waves waves;
-      Trainer(options, group).fit(*task, waves, waves);
-      ::_exit(0);
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "error of rank {}: {}\n", rank, error.what());
-      ::_exit(2);
-    }
+    auto options = options_;
+    options.run.name = run;
+    be_rank_of_fit(rank, ranks_, port, output(), options, make_task_);
   }
 
   // Starts a run of this name, or resumes it.

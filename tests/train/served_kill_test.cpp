@@ -1,19 +1,14 @@
 // A rank of a run on parameter servers is killed: the other rank ends with an error that names it.
 //
 // Ranks are processes that are forked before any thread is started.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <unistd.h>
 
+#include "tests/train/forked_fit.h"
 #include "tests/train/forked_ranks.h"
-#include "tests/train/waves.h"
 #include "troika/base/file.h"
 #include "troika/base/temporary_folder.h"
-#include "troika/cluster/discovery/environment.h"
 #include "troika/cluster/discovery/port.h"
-#include "troika/comm/world/world.h"
-#include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
@@ -21,29 +16,15 @@ namespace {
 constexpr int kServedRanks = 2;
 
 [[noreturn]] void be_served_rank(int rank, int port, const std::filesystem::path& folder) {
-  const int log = ::open((folder / "output").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-  ::dup2(log, STDERR_FILENO);
-  try {
-    cluster::Environment environment;
-    environment.rank = environment.local_rank = rank;
-    environment.world_size = environment.local_world_size = kServedRanks;
-    environment.master_port = port;
-    const auto group = comm::world(environment, {});
-    TrainOptions options;
-    options.run.folder = folder.string();
-    options.trainer.strategy = "parameter_server";
-    options.trainer.max_steps = 1'000'000;
-    options.trainer.enable_progress_bar = false;
-    options.data.global_batch_size = 4;
-    options.server.limit_seconds = 1;
-    const auto task = make_waves_task(8, 0.3);
-    const Waves waves;
-    Trainer(options, group).fit(*task, waves, waves);
-    ::_exit(0);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "error of rank {}: {}\n", rank, error.what());
-    ::_exit(2);
-  }
+  TrainOptions options;
+  options.run.folder = folder.string();
+  options.trainer.strategy = "parameter_server";
+  options.trainer.max_steps = 1'000'000;
+  options.trainer.enable_progress_bar = false;
+  options.data.global_batch_size = 4;
+  options.server.limit_seconds = 1;
+  be_rank_of_fit(rank, kServedRanks, port, folder / "output", options,
+                 [] { return make_waves_task(8, 0.3); });
 }
 
 void expect_named(int victim) {

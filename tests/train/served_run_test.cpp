@@ -3,27 +3,18 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
+#include "tests/train/fitted_course.h"
 #include "tests/train/logged_rows.h"
 #include "tests/train/waves.h"
 #include "troika/base/config.h"
-#include "troika/base/temporary_folder.h"
-#include "troika/comm/local/local.h"
-#include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
 
-class ServedRun : public testing::Test {
+class ServedRun : public CourseTest {
  protected:
   ServedRun() {
-    options_.run.folder = folder_.path().string();
-    options_.run.overwrite = true;
-    options_.trainer.precision = "64";
-    options_.trainer.max_epochs = 2;
-    options_.trainer.enable_progress_bar = false;
     options_.trainer.log_every_n_steps = 2;
-    options_.data.global_batch_size = 4;  // 6 steps an epoch
-    options_.optimizer.lr = 0.1;
     options_.optimizer.weight_decay = 0.05;
     options_.optimizer.decay_vectors = false;
   }
@@ -40,42 +31,15 @@ class ServedRun : public testing::Test {
     return with(changes);
   }
 
-  struct Course {
-    observe::RunSummary summary;
-    std::vector<at::Tensor> weights;
-  };
-  // Returns the course of rank 0. Every rank must have the same weights.
-  static Course fit(const TrainOptions& options, int ranks) {
-    Course course;
-    comm::local::run(ranks, [&](const comm::Group& group) {
+  static FittedCourse fit(const TrainOptions& options, int ranks) {
+    const auto make_task = [] {
       auto net = torch::nn::Sequential(torch::nn::Linear(3, 400), torch::nn::Tanh(),
                                        torch::nn::Linear(400, 2));
       fill_with_waves(*net);
-      Task task(nn::from_sequential(net));
-      const Waves waves;
-      const auto summary = Trainer(options, group).fit(task, waves, waves);
-      std::vector<at::Tensor> weights;
-      for (const auto& parameter : task.module().parameters()) {
-        weights.push_back(parameter.detach());
-        const auto all = torch::empty({group.size(), parameter.numel()}, parameter.options());
-        group.all_gather(all, parameter.detach());
-        for (int r = 1; r < group.size(); ++r) EXPECT_TRUE(all[r].equal(all[0])) << "rank " << r;
-      }
-      if (group.rank() == 0) course = {summary, weights};
-    });
-    return course;
+      return std::make_shared<Task>(nn::from_sequential(net));
+    };
+    return fit_course(options, std::vector<int>(static_cast<size_t>(ranks), 0), make_task, Waves());
   }
-
-  static double distance(const Course& a, const Course& b) {
-    double result = 0;
-    for (size_t i = 0; i < a.weights.size(); ++i) {
-      result = std::max(result, (a.weights[i] - b.weights[i]).abs().max().item<double>());
-    }
-    return result;
-  }
-
-  const TemporaryFolder folder_;
-  TrainOptions options_;
 };
 
 TEST_F(ServedRun, SequentialOnesEqualOneProcess) {

@@ -7,14 +7,12 @@
 #include <map>
 
 #include "tests/support/errors.h"
+#include "tests/train/fitted_course.h"
 #include "tests/train/waves.h"
-#include "troika/base/temporary_folder.h"
 #include "troika/comm/local/local.h"
-#include "troika/compat/torch.h"
 #include "troika/nn/sequential.h"
 #include "troika/train/engine/make_exchange.h"
 #include "troika/train/task/replicated_task.h"
-#include "troika/train/trainer.h"
 
 namespace troika::train {
 namespace {
@@ -45,60 +43,20 @@ std::shared_ptr<Task> make_replicas(int64_t count) {
   return std::make_shared<ReplicatedTask>(tasks);
 }
 
-struct Course {
-  observe::RunSummary summary;
-  std::vector<at::Tensor> weights;
-};
-
-class Strategies : public testing::Test {
+class Strategies : public CourseTest {
  protected:
-  Strategies() {
-    options_.run.folder = folder_.path().string();
-    options_.run.overwrite = true;
-    options_.trainer.precision = "64";
-    options_.trainer.max_epochs = 2;
-    options_.trainer.enable_progress_bar = false;
-    options_.data.global_batch_size = 4;
-    options_.optimizer.lr = 0.1;
-    options_.comm.bucket_megabytes = 1e-4;
-  }
+  Strategies() { options_.comm.bucket_megabytes = 1e-4; }
 
-  // Returns the course of rank 0. Every rank must have the same weights.
-  static Course fit(const TrainOptions& options, int ranks,
-                    const std::function<std::shared_ptr<Task>()>& make = make_points_task) {
+  // Returns the course of rank 0.
+  static FittedCourse fit(const TrainOptions& options, int ranks,
+                          const std::function<std::shared_ptr<Task>()>& make = make_points_task) {
     return fit(options, std::vector<int>(static_cast<size_t>(ranks), 0), make);
   }
   // The same with the machine of each rank.
-  static Course fit(const TrainOptions& options, const std::vector<int>& machines,
-                    const std::function<std::shared_ptr<Task>()>& make) {
-    Course course;
-    const auto ranks = static_cast<int>(machines.size());
-    comm::local::run_ranks(comm::local::make(ranks, machines), [&](const comm::Group& group) {
-      const auto task = make();
-      const Points points;
-      const auto summary = Trainer(options, group).fit(*task, points, points);
-      std::vector<at::Tensor> weights;
-      for (const auto& parameter : task->module().parameters()) {
-        weights.push_back(parameter.detach());
-        const auto all = torch::empty({group.size(), parameter.numel()}, parameter.options());
-        group.all_gather(all, parameter.detach());
-        for (int r = 1; r < group.size(); ++r) EXPECT_TRUE(all[r].equal(all[0])) << "rank " << r;
-      }
-      if (group.rank() == 0) course = {summary, weights};
-    });
-    return course;
+  static FittedCourse fit(const TrainOptions& options, const std::vector<int>& machines,
+                          const std::function<std::shared_ptr<Task>()>& make) {
+    return fit_course(options, machines, make, Points());
   }
-
-  static double distance(const Course& a, const Course& b) {
-    double result = 0;
-    for (size_t i = 0; i < a.weights.size(); ++i) {
-      result = std::max(result, (a.weights[i] - b.weights[i]).abs().max().item<double>());
-    }
-    return result;
-  }
-
-  const TemporaryFolder folder_;
-  TrainOptions options_;
 };
 
 // An epoch has 6 batches of 4 samples. With two passes per step, it has 3 steps of 8 samples. These
@@ -183,7 +141,7 @@ TEST_F(Strategies, EveryNameTrains) {
 }
 
 TEST_F(Strategies, OptionsOfTheirSectionsCount) {
-  std::map<std::string, Course> courses;
+  std::map<std::string, FittedCourse> courses;
   const auto train = [&](const std::string& name, const std::vector<std::string>& arguments) {
     auto options = options_;
     auto table = make_table(options);

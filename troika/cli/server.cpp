@@ -2,7 +2,9 @@
 #include <CLI/CLI.hpp>
 
 #include <memory>
+#include <optional>
 
+#include "troika/base/error.h"
 #include "troika/cli/commands.h"
 #include "troika/cluster/discovery/endpoint.h"
 #include "troika/cluster/ranks/roles.h"
@@ -13,15 +15,34 @@ namespace troika::cli {
 
 namespace {
 
-int show_status(const std::string& address, double seconds) {
-  const auto deadline = Deadline::after(to_timeout("timeout", seconds));
+// Returns the status; nullopt if the scheduler protects its messages in another way.
+std::optional<std::string> ask(const std::string& address, net::Protection protection,
+                               Deadline deadline) {
   const auto [host, port] = cluster::parse_endpoint(address);
   net::TcpEndpoint endpoint({.name = cluster::unique_name(),
                              .secret = cluster::secret_of_scheduler(address).secret,
+                             .protection = protection,
                              .listen = {}});
-  endpoint.connect("scheduler", {{host, port}}, deadline);
-  fmt::print("{}", server::Scheduler::ask_for_status(endpoint, "scheduler", deadline));
-  return 0;
+  try {
+    endpoint.connect("scheduler", {{host, port}}, deadline);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    return std::nullopt;
+  }
+  return server::Scheduler::ask_for_status(endpoint, "scheduler", deadline);
+}
+
+int show_status(const std::string& address, double seconds) {
+  const auto deadline = Deadline::after(to_timeout("timeout", seconds));
+  for (const auto protection :
+       {net::Protection::encrypted, net::Protection::none, net::Protection::authenticated}) {
+    const auto status = ask(address, protection, deadline);
+    if (!status) continue;
+    fmt::print("{}", *status);
+    return 0;
+  }
+  throw Error("server", ErrorKind::usage,
+              {.what = "the scheduler refuses this command", .got = address});
 }
 
 }  // namespace

@@ -19,6 +19,8 @@
 #include "troika/cluster/launch/launcher.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/servers/launched_world.h"
+#include "troika/train/engine/served_exchange.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/run/run_folder.h"
 #include "troika/train/run/run_group.h"
@@ -75,6 +77,19 @@ bool output_is_kept(const std::filesystem::path& folder) {
          std::filesystem::equivalent(std::filesystem::path(error_file).parent_path(), folder, none);
 }
 
+// The options of a process of `troika launch --servers S --workers W`, which only training uses.
+train::TrainOptions with_servers(train::TrainOptions options, const server::WorldOptions& role,
+                                 const std::string& name) {
+  if (name != "train") {
+    throw Error("cluster", ErrorKind::usage,
+                {.what = "servers were launched beside the ranks",
+                 .got = "troika " + name,
+                 .expected = "troika train",
+                 .hint = "troika launch -n starts ranks without servers"});
+  }
+  return train::with_launched_servers(std::move(options), role);
+}
+
 }  // namespace
 
 std::string ckpt_to_judge(const train::TrainOptions& options) {
@@ -124,6 +139,13 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
   options = train::with_plan(std::move(options));
   if (arguments.print_config) {
     std::cout << table.to_toml();
+    return 0;
+  }
+  const auto role = parallel::launched_role();
+  const bool has_servers = role.role != server::WorldRole::alone;
+  if (has_servers) options = with_servers(std::move(options), role, name);
+  if (has_servers && role.role != server::WorldRole::worker) {
+    train::serve_parameters(options, role);
     return 0;
   }
   const auto environment = cluster::discover();

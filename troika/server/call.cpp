@@ -45,6 +45,16 @@ void Call::assemble() {
     begins.resize(keys + 1);
     for (size_t i = 0; i < keys; ++i) begins[i + 1] = begins[i] + lengths[i];
   }
+  // The values of consecutive keys follow each other in the order of requests.
+  const auto is_run = [](const auto& request) { return request->keys.positions.empty(); };
+  if (width > 0 && std::ranges::all_of(requests, is_run)) {
+    values.reserve(keys * width * size);
+    for (const auto& request : requests) {
+      const auto answered = parse_answer(*request->answer).values;
+      values.insert(values.end(), answered.begin(), answered.end());
+    }
+    return;
+  }
   values.resize((width == 0 ? begins.back() : keys * width) * size);
   for (const auto& request : requests) {
     const auto answer = parse_answer(*request->answer);

@@ -47,6 +47,7 @@ std::string to_message(const Beat& beat) {
   writer.text(beat.failure);
   writer.text(beat.map);
   writer.text(beat.addresses);
+  writer.text(beat.tables);
   return message;
 }
 
@@ -77,6 +78,7 @@ Beat parse_beat(std::string_view message) {
   beat.failure = reader.text();
   beat.map = reader.text();
   beat.addresses = reader.text();
+  beat.tables = reader.text();
   return beat;
 }
 

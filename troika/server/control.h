@@ -67,6 +67,9 @@ struct Beat {
   // Workers: bytes of requests and answers.
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
+  // Workers: the text of a map with the tables and the number of ranges, for a scheduler that takes
+  // them from workers, until it has them; empty otherwise.
+  std::string tables = {};
 };
 std::string to_message(const Beat& beat);
 // Throws Error(server, failure) for bytes that are not a beat.

@@ -21,8 +21,6 @@ void require(bool holds, const std::string& what, const std::string& got,
 }
 
 void check(const SchedulerOptions& options) {
-  require(options.ranges >= 1 && options.ranges <= 1u << 20, "the number of ranges",
-          std::to_string(options.ranges), "1 to 1048576");
   require(options.replicas >= 0, "the number of replicas", std::to_string(options.replicas),
           ">= 0");
   require(options.first_servers > options.replicas, "servers to begin with",
@@ -30,12 +28,10 @@ void check(const SchedulerOptions& options) {
           fmt::format("at least {}, one more than replicas", options.replicas + 1));
   require(options.first_workers >= 1, "workers to begin with",
           std::to_string(options.first_workers), ">= 1");
-  require(!options.tables.empty(), "a parameter server without tables", "none", "at least one");
-  std::set<std::string> names;
-  for (const auto& table : options.tables) {
-    check_table(table);
-    require(names.insert(table.name).second, "two tables of one name", table.name, "other names");
-  }
+  if (!options.takes_tables) return check_tables(options.tables, options.ranges);
+  require(options.tables.empty() && options.snapshot.empty() && !options.takes_over,
+          "a scheduler that takes its tables from a worker",
+          "tables, a snapshot or a lost scheduler of its own", "none of them");
 }
 
 }  // namespace
@@ -48,7 +44,7 @@ Membership::Membership(SchedulerOptions options, int64_t first_committed)
   map_.origin = options_.snapshot;
   recovery_.is_under_way = options_.takes_over;
   map_.tables = options_.tables;
-  map_.ranges.resize(options_.ranges);
+  if (!options_.takes_tables) map_.ranges.resize(options_.ranges);
 }
 
 bool Membership::take(const std::string& name, const Beat& beat, net::Duration now) {
@@ -83,6 +79,7 @@ bool Membership::take(const std::string& name, const Beat& beat, net::Duration n
   auto& node = nodes_.at(name);
   node.heard = now;
   node.beat = beat;
+  take_tables(beat);
   take_copies(name, beat);
   take_saved(name, beat);
   // A worker that leaves may have finished steps that its earlier beats do not name.
@@ -91,6 +88,15 @@ bool Membership::take(const std::string& name, const Beat& beat, net::Duration n
   update_ranges();
   changed = update_steps() || changed;
   return changed || map_.generation != generation;
+}
+
+void Membership::take_tables(const Beat& beat) {
+  if (!map_.tables.empty() || beat.tables.empty()) return;
+  auto brought = parse_map(beat.tables);
+  check_tables(brought.tables, brought.ranges.size());
+  map_.tables = std::move(brought.tables);
+  map_.ranges.resize(brought.ranges.size());
+  ++map_.generation;
 }
 
 bool Membership::join(const std::string& name, const Beat& beat, net::Duration now) {
@@ -159,7 +165,8 @@ void Membership::update_ranges() {
   if (is_assigned_) {
     if (plan_ranges(map_, servers, leaving, options_.replicas)) ++map_.generation;
     if (snapshot_.number != 0) find_lost_ranges();
-  } else if (servers.size() >= static_cast<size_t>(options_.first_servers)) {
+  } else if (!map_.tables.empty() &&
+             servers.size() >= static_cast<size_t>(options_.first_servers)) {
     assign_ranges(map_, servers, options_.replicas);
     ++map_.generation;
     is_assigned_ = true;
@@ -263,7 +270,8 @@ State Membership::state_for(const std::string& name) const {
     state.snapshot_step = snapshot_.last_step;
     state.snapshot_folder = snapshot_.folder;
   }
-  if (node.beat.generation < map_.generation) state.map = to_text(map_);
+  // Nobody sees a map without tables.
+  if (node.beat.generation < map_.generation && !map_.tables.empty()) state.map = to_text(map_);
   return state;
 }
 

@@ -37,6 +37,9 @@ struct SchedulerOptions {
   // This scheduler replaces one that was lost, with the same options: it learns the map from the
   // servers and workers of that one, and waits `limit` for them.
   bool takes_over = false;
+  // The tables and the number of ranges are those of the first worker that brings some
+  // (WorkerOptions::brings). `tables`, `snapshot` and `takes_over` must not be set.
+  bool takes_tables = false;
 };
 
 struct NodeCounts {
@@ -124,6 +127,8 @@ class Membership {
   // Ends a snapshot that lost ranges make impossible.
   void find_lost_ranges();
   void take_saved(const std::string& name, const Beat& beat);
+  // Takes the tables that a worker brings, if there are none yet.
+  void take_tables(const Beat& beat);
   // Returns false if the node is refused.
   bool join(const std::string& name, const Beat& beat, net::Duration now);
   void remove(const std::string& name);

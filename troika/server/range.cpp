@@ -60,8 +60,10 @@ void Range::read(const Request& request, const Coding& coding, bool has_kept_key
   std::visit(
       [&]<typename T>(const Store<T>& store) {
         std::vector<uint32_t> lengths;
-        std::vector<T> values;
-        store.pull(body, lengths, values);
+        std::vector<T> pulled;
+        const auto stored = store.stored(body);
+        if (!stored) store.pull(body, lengths, pulled);
+        const auto values = stored.value_or(pulled);
         write_answer(
             {.worker = head.worker,
              .number = head.number,
@@ -69,7 +71,7 @@ void Range::read(const Request& request, const Coding& coding, bool has_kept_key
              .has_kept_keys = has_kept_keys,
              .error = {},
              .lengths = lengths,
-             .values = {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)}},
+             .values = {reinterpret_cast<const char*>(values.data()), values.size_bytes()}},
             tables_[body.table].spec.type, coding, mix(head.worker, head.number), answer);
       },
       stores_[body.table]);

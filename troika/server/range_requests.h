@@ -10,6 +10,7 @@
 
 #include "troika/net/endpoint.h"
 #include "troika/server/call.h"
+#include "troika/server/gathered_messages.h"
 #include "troika/server/resend_queue.h"
 #include "troika/server/ring_map.h"
 
@@ -39,7 +40,7 @@ struct Traffic {
 class RangeRequests {
  public:
   RangeRequests(net::Endpoint& endpoint, net::Duration patience)
-      : endpoint_(endpoint), patience_(patience) {}
+      : endpoint_(endpoint, kRequests), patience_(patience) {}
 
   // Uses a newer map, with the worker's number and the last step that all workers have finished.
   // Sends requests whose server has changed again at once. Returns the requests to lost ranges.
@@ -52,6 +53,9 @@ class RangeRequests {
   // answered already, or must be sent again with its keys. Throws Error(server, failure) if the
   // answer does not fit the request, which then stays.
   std::shared_ptr<RangeRequest> take(const Message& message);
+  // Small requests between these calls leave together.
+  void begin() { endpoint_.begin(); }
+  void end() { endpoint_.end(); }
   const Traffic& traffic() const { return traffic_; }
   void count_keys(uint64_t keys, uint64_t left_out);
   // Sends requests again that were not answered in time.
@@ -74,7 +78,7 @@ class RangeRequests {
                 net::Completion completion);
   std::vector<FailedRequest> fail_lost(uint32_t range);
 
-  net::Endpoint& endpoint_;
+  GatheringEndpoint endpoint_;
   const net::Duration patience_;
   std::shared_ptr<const RingMap> map_;
   uint64_t worker_ = 0;

@@ -44,6 +44,24 @@ Message keys_part(std::span<const char> keys) {
 
 }  // namespace
 
+const char* phrase_of(Operation operation) {
+  switch (operation) {
+    case Operation::push:
+      return "push to";
+    case Operation::pull:
+      return "pull from";
+    case Operation::push_pull:
+      return "push and pull of";
+    case Operation::pull_state:
+      return "pull of states from";
+    case Operation::assign_state:
+      return "assignment of states to";
+    case Operation::assign:
+      break;
+  }
+  return "assignment to";
+}
+
 void check_step(int64_t step) {
   if (step < -1 || step > kMostStep) {
     throw Error("server", ErrorKind::failure,

@@ -44,6 +44,9 @@ inline uint32_t width_of(const TableSpec& table, Operation operation) {
   return has_states(operation) ? static_cast<uint32_t>(state_width(table)) : table.width;
 }
 
+// Returns words for messages that stand before the table, such as `push to`.
+const char* phrase_of(Operation operation);
+
 // How a request or an answer is encoded. All 0: plain.
 struct Coding {
   ValueForm values = ValueForm::plain;

@@ -187,6 +187,31 @@ std::string to_text(const RingMap& map) {
   return text;
 }
 
+void check_tables(const std::vector<TableSpec>& tables, size_t ranges) {
+  const auto require = [](bool holds, const std::string& what, const std::string& got,
+                          const std::string& expected) {
+    if (holds) return;
+    throw Error("server", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+  };
+  require(ranges >= 1 && ranges <= size_t{1} << 20, "the number of ranges", std::to_string(ranges),
+          "1 to 1048576");
+  require(!tables.empty(), "a parameter server without tables", "none", "at least one");
+  std::set<std::string> names;
+  for (const auto& table : tables) {
+    check_table(table);
+    require(names.insert(table.name).second, "two tables of one name", table.name, "other names");
+  }
+}
+
+std::string to_text(const BroughtTables& brought) {
+  if (brought.tables.empty()) return "";
+  check_tables(brought.tables, brought.ranges);
+  RingMap map;
+  map.tables = brought.tables;
+  map.ranges.resize(brought.ranges);
+  return to_text(map);
+}
+
 RingMap parse_map(std::string_view text) {
   RingMap map;
   for (const auto& line : split(trim(text), '\n')) {

@@ -53,6 +53,20 @@ struct RingMap {
   bool operator==(const RingMap&) const = default;
 };
 
+// Throws Error(server, usage) for tables that cannot work together, and for a number of ranges that
+// a map cannot have.
+void check_tables(const std::vector<TableSpec>& tables, size_t ranges);
+
+// Tables and the number of ranges of the ring, for a scheduler that takes them from a worker.
+struct BroughtTables {
+  std::vector<TableSpec> tables = {};
+  uint32_t ranges = 64;
+};
+
+// Returns them as a map of generation 0; an empty text if there are no tables. Throws like
+// check_tables().
+std::string to_text(const BroughtTables& brought);
+
 // Returns lines: `generation 3`, `table SPEC`, `origin FOLDER`, `ranges 0-7 s0 s1`, `ranges 8-15 s1
 // +s2@3` (s2 is getting copies since generation 3), `ranges 16-16 lost`, `worker 1 w0`, `departed 2
 // 17`.

@@ -152,15 +152,21 @@ void Scheduler::wait_for(int servers, int workers, Deadline deadline) {
                .expected = fmt::format("{} and {}", servers, workers)});
 }
 
-void Scheduler::wait_for_workers_to_end(Deadline deadline) {
-  if (!endpoint_.run_until([this] { return membership_.have_workers_ended(); },
-                           time_left(deadline))) {
+bool Scheduler::wait_for_workers_to_end(Deadline deadline, const std::function<bool()>& gives_up) {
+  bool have_ended = false;
+  const auto is_over = [&] {
+    have_ended = membership_.have_workers_ended();
+    return have_ended || (gives_up && gives_up());
+  };
+  if (!endpoint_.run_until(is_over, time_left(deadline))) {
     throw Error("server", ErrorKind::timeout, {.what = "the workers have not ended in time"});
   }
+  if (!have_ended) return false;
   net::act_on(endpoint_, [this] {
     membership_.end_run();
     tell_all();
   });
+  return true;
 }
 
 std::string Scheduler::ask_for_status(net::Endpoint& endpoint, const std::string& scheduler,

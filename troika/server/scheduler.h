@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -40,9 +41,10 @@ class Scheduler {
   // timeout) with the present numbers. Callbacks must not call it.
   void wait_for(int servers, int workers, Deadline deadline);
   // Blocks until SchedulerOptions::first_workers workers have joined and all workers have left or
-  // were lost; then tells the servers that the run is over. Throws Error(server, timeout).
-  // Callbacks must not call it.
-  void wait_for_workers_to_end(Deadline deadline);
+  // were lost; then tells the servers that the run is over. Returns false if `gives_up`, which may
+  // be empty and is called often under the rules for callbacks, returned true before. Throws
+  // Error(server, timeout). Callbacks must not call it.
+  bool wait_for_workers_to_end(Deadline deadline, const std::function<bool()>& gives_up = {});
   RingMap map();
   // Returns the map and the state of each node, as lines of text.
   std::string status();

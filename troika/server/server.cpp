@@ -19,6 +19,7 @@ constexpr size_t kMostEarlyBytes = size_t{256} << 20;
 
 Server::Server(net::Endpoint& endpoint, ServerOptions options)
     : endpoint_(endpoint),
+      answers_(endpoint, kAnswers),
       options_(std::move(options)),
       member_(
           endpoint, options_.member, Role::server, [this](Beat& beat) { fill(beat); },
@@ -27,7 +28,7 @@ Server::Server(net::Endpoint& endpoint, ServerOptions options)
        {std::pair(kRequests, kMostMessage + 4096), std::pair(kCopies, kMostCopy),
         std::pair(kReceipts, size_t{1024})}) {
     endpoint_.handle(channel, most, [this, channel](const std::string& peer, std::string message) {
-      take(channel, peer, std::move(message));
+      receive(channel, peer, std::move(message));
     });
   }
   net::act_on(endpoint_, [this] { tick(); });
@@ -44,6 +45,17 @@ Server::~Server() {
 void Server::tick() {
   for (auto& [index, range] : ranges_) range.resend();
   timer_ = endpoint_.after(options_.resend / 4, [this] { tick(); });
+}
+
+void Server::receive(net::Channel channel, const std::string& peer, std::string message) {
+  if (channel != kRequests) return take(channel, peer, std::move(message));
+  answers_.begin_turn();
+  try {
+    for_each_message(std::move(message),
+                     [&](std::string one) { take(channel, peer, std::move(one)); });
+  } catch (const Error& error) {
+    log::warn("messages of {}: {}", peer, error.what());
+  }
 }
 
 void Server::take(net::Channel channel, const std::string& peer, std::string message) {
@@ -137,7 +149,7 @@ void Server::follow_map() {
         to_load_.insert(i);
         continue;
       }
-      ranges_.try_emplace(i, endpoint_, i, count, tables_, options_.resend);
+      ranges_.try_emplace(i, answers_, i, count, tables_, options_.resend);
     }
     ranges_.at(i).follow(map);
   }
@@ -176,7 +188,7 @@ bool Server::load_one() {
                    .got = std::to_string(saved.size()),
                    .expected = std::to_string(count)});
     }
-    HeldRange range(endpoint_, index, count, tables_, options_.resend);
+    HeldRange range(answers_, index, count, tables_, options_.resend);
     range.load_snapshot(read_range(map->origin, saved[index]));
     to_load_.erase(index);
     ranges_.emplace(index, std::move(range)).first->second.follow(map);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "troika/net/endpoint.h"
+#include "troika/server/gathered_messages.h"
 #include "troika/server/held_range.h"
 #include "troika/server/member.h"
 #include "troika/server/update.h"
@@ -63,6 +64,7 @@ class Server {
     std::string failure = {};
   };
 
+  void receive(net::Channel channel, const std::string& peer, std::string message);
   void take(net::Channel channel, const std::string& peer, std::string message);
   // Keeps a message that is early, if there is room.
   void keep(net::Channel channel, const std::string& peer, std::string message);
@@ -80,6 +82,7 @@ class Server {
   void tick();
 
   net::Endpoint& endpoint_;
+  GatheringEndpoint answers_;  // sends those of the ranges
   const ServerOptions options_;
   std::vector<Table> tables_;  // set once, with the first map
   std::map<uint32_t, HeldRange> ranges_;

@@ -207,21 +207,28 @@ void Store<T>::reserve(const RequestBody& request) {
 }
 
 template <typename T>
+std::optional<std::span<const T>> Store<T>::stored(const RequestBody& request) const {
+  if (!is_array() || !request.keys.empty() || has_states(request.operation)) return std::nullopt;
+  if (request.run.count == 0) return std::span<const T>();
+  const Row row = *find(request.run.first);
+  return std::span(values_).subspan(row.offset, row.length * request.run.count);
+}
+
+template <typename T>
 void Store<T>::pull(const RequestBody& request, std::vector<uint32_t>& lengths,
                     std::vector<T>& values) const {
   if (has_states(request.operation)) return pull_states(request, values);
-  const auto add = [&](const Row& row, uint64_t rows) {
-    const auto begin = values_.begin() + static_cast<ptrdiff_t>(row.offset);
-    values.insert(values.end(), begin, begin + static_cast<ptrdiff_t>(row.length * rows));
-  };
-  if (is_array() && request.keys.empty()) {
-    if (request.run.count > 0) add(*find(request.run.first), request.run.count);
+  if (const auto all = stored(request)) {
+    values.insert(values.end(), all->begin(), all->end());
     return;
   }
   for (size_t i = 0; i < request.key_count(); ++i) {
     const Key key = request.key(i);
     const auto row = find(key);
-    if (row) add(*row, 1);
+    if (row) {
+      const auto begin = values_.begin() + static_cast<ptrdiff_t>(row->offset);
+      values.insert(values.end(), begin, begin + static_cast<ptrdiff_t>(row->length));
+    }
     for (uint32_t k = 0; !row && k < table_.spec.width; ++k) {
       values.push_back(static_cast<T>(initial_value(table_.spec, key, k)));
     }

@@ -33,6 +33,9 @@ class Store {
   void assign(const RequestBody& request);
   // Fixes the number of values of a push's keys for width 0, without changing values.
   void reserve(const RequestBody& request);
+  // Returns the values of a pull where they are stored, if they are one after the other; they are
+  // valid until the next write.
+  std::optional<std::span<const T>> stored(const RequestBody& request) const;
   // Appends the values or the states, and for width 0 the number of values of each key.
   void pull(const RequestBody& request, std::vector<uint32_t>& lengths,
             std::vector<T>& values) const;

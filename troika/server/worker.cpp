@@ -13,28 +13,6 @@
 
 namespace troika::server {
 
-namespace {
-
-const char* name_of(Operation operation) {
-  switch (operation) {
-    case Operation::push:
-      return "push to";
-    case Operation::pull:
-      return "pull from";
-    case Operation::push_pull:
-      return "push and pull of";
-    case Operation::pull_state:
-      return "pull of states from";
-    case Operation::assign_state:
-      return "assignment of states to";
-    case Operation::assign:
-      break;
-  }
-  return "assignment to";
-}
-
-}  // namespace
-
 Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
     : endpoint_(endpoint),
       resend_(options.resend),
@@ -42,7 +20,8 @@ Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
       requests_(endpoint, options.resend),
       member_(
           endpoint, options.member, Role::worker,
-          [this](Beat& beat) {
+          [this, brought = to_text(options.brings)](Beat& beat) {
+            beat.tables = beat.generation == 0 ? brought : "";
             beat.wanted = steps_.wanted();
             beat.finished = steps_.finished();
             beat.committed = steps_.committed();
@@ -52,7 +31,7 @@ Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
           [this](const State& state) { follow(state); }) {
   endpoint_.handle(kAnswers, kMostMessage + 4096,
                    [this](const std::string& peer, std::string message) {
-                     take_answer(peer, std::move(message));
+                     take_answers(peer, std::move(message));
                    });
   net::act_on(endpoint_, [this] { tick(); });
 }
@@ -109,19 +88,31 @@ void Worker::end(const std::shared_ptr<Call>& call) {
   if (is_news) member_.beat();
 }
 
-void Worker::take_answer(const std::string& peer, std::string message) {
-  try {
-    const auto request = requests_.take(std::make_shared<const std::string>(std::move(message)));
-    if (!request || request->call->is_done) return;
-    const Answer answer = parse_answer(*request->answer);
-    Call& call = *request->call;
-    if (!answer.error.empty() && call.failure.text.empty()) {
-      call.failure = {answer.error, ErrorKind::usage};
+void Worker::take_answers(const std::string& peer, std::string message) {
+  const auto take = [&](const auto& act) {
+    try {
+      act();
+    } catch (const Error& error) {
+      log::warn("an answer of {}: {}", peer, error.what());
     }
-    if (--call.unanswered == 0) end(request->call);
-  } catch (const Error& error) {
-    log::warn("an answer of {}: {}", peer, error.what());
+  };
+  requests_.begin();
+  take([&] {
+    for_each_message(std::move(message),
+                     [&](std::string one) { take([&] { take_answer(std::move(one)); }); });
+  });
+  requests_.end();
+}
+
+void Worker::take_answer(std::string message) {
+  const auto request = requests_.take(std::make_shared<const std::string>(std::move(message)));
+  if (!request || request->call->is_done) return;
+  const Answer answer = parse_answer(*request->answer);
+  Call& call = *request->call;
+  if (!answer.error.empty() && call.failure.text.empty()) {
+    call.failure = {answer.error, ErrorKind::usage};
   }
+  if (--call.unanswered == 0) end(request->call);
 }
 
 std::shared_ptr<const RingMap> Worker::map_for(const std::string& what,
@@ -141,7 +132,7 @@ std::shared_ptr<const RingMap> Worker::map_for(const std::string& what,
 Handle Worker::start(Operation operation, std::string_view table, const Keys& keys,
                      const Values* values, const CallOptions& options) {
   const auto call = std::make_shared<Call>(endpoint_);
-  call->what = fmt::format("the {} table {}", name_of(operation), table);
+  call->what = fmt::format("the {} table {}", phrase_of(operation), table);
   std::shared_ptr<PushFilter> filter;
   int64_t step = -1;
   const auto map = map_for(call->what, [&] {

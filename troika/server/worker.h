@@ -28,6 +28,9 @@ struct WorkerOptions {
   // If nothing was heard from the scheduler for this time, unfinished calls end with Error(server,
   // peer). 0: they end at their deadlines only.
   net::Duration patience{0};
+  // For a scheduler with SchedulerOptions::takes_tables. One worker, or all workers with the same
+  // tables, must bring some; none if there are no tables.
+  BroughtTables brings = {};
 };
 
 // The keys of a call: consecutive ones, or an ascending list, which must stay valid until the call
@@ -81,7 +84,8 @@ struct CallOptions {
 // that are not ascending or not in the table, and values of a wrong type or number.
 class Worker {
  public:
-  // Joins. Does not block. Throws Error(server, usage) if the endpoint's name has white space.
+  // Joins. Does not block. Throws Error(server, usage) if the endpoint's name has white space, and
+  // for tables to bring that cannot work.
   Worker(net::Endpoint& endpoint, WorkerOptions options = {});
   // Unfinished calls end with an error. For the scheduler, the worker is then lost, unless it has
   // left.
@@ -158,7 +162,8 @@ class Worker {
   Handle enqueue(const std::shared_ptr<Call>& call, const CallOptions& options);
   void release(const std::shared_ptr<Call>& call);
   void follow(const State& state);
-  void take_answer(const std::string& peer, std::string message);
+  void take_answers(const std::string& peer, std::string message);
+  void take_answer(std::string message);
   void end(const std::shared_ptr<Call>& call);
   void fail_all(const std::string& reason);
   // Why no call can succeed, as far as this worker knows; empty if calls can.

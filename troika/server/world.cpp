@@ -1,10 +1,12 @@
 #include "troika/server/world.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -22,6 +24,7 @@ namespace troika::server {
 namespace {
 
 constexpr const char* kScheduler = "scheduler";
+constexpr const char* kWorker = "worker-";
 constexpr Milliseconds kBetweenAttempts{50};
 constexpr Milliseconds kAttempt{500};
 
@@ -49,6 +52,13 @@ net::Address parse_address(const std::string& text) {
 std::string address_text(const std::string& host, int port) {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
                                              : fmt::format("[{}]:{}", host, port);
+}
+
+// Blocks below 32 MiB stay with this process when they are freed. Otherwise each large message takes
+// new pages from the kernel, which takes longer than its copy.
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }
 
 }  // namespace
@@ -81,6 +91,9 @@ WorldOptions find_world(const VariableOf& variable) {
   parse_address(options.scheduler);
   options.secret =
       net::Secret::parse(variable("TROIKA_RUN_SECRET").value_or(""), "TROIKA_RUN_SECRET");
+  if (const auto name = variable("TROIKA_PROTECTION").value_or(""); !name.empty()) {
+    options.protection = net::protection_from(name);
+  }
   return options;
 }
 
@@ -94,8 +107,7 @@ WorldOptions find_world() {
 // An endpoint, and a thread that connects it to the scheduler and to servers, again and again.
 class World::Node {
  public:
-  Node(const std::string& name, const net::Secret& secret, std::vector<net::Address> listen)
-      : endpoint(net::TcpOptions{.name = name, .secret = secret, .listen = std::move(listen)}) {}
+  explicit Node(net::TcpOptions options) : endpoint(std::move(options)) {}
   ~Node() { stop(); }
 
   // `servers` returns the servers that this node connects to, with their addresses.
@@ -154,6 +166,7 @@ class World::Node {
 
 World::World(const WorldOptions& options, const WorldParts& parts)
     : secret_(options.secret.value_or(net::Secret::random())),
+      protection_(options.protection),
       scheduler_address_(options.scheduler) {
   auto scheduler = parts.scheduler;
   const bool has_one_each = options.is_embedded && options.servers == 0;
@@ -166,12 +179,13 @@ World::World(const WorldOptions& options, const WorldParts& parts)
       for (int i = 0; i < scheduler.first_servers; ++i) {
         add_server(fmt::format("server-{}", i), parts.server);
       }
-      add_worker("worker-0", parts.worker);
+      add_worker(0, parts.worker);
       break;
     case WorldRole::scheduler:
       add_scheduler(scheduler);
       break;
     case WorldRole::server:
+      keep_freed_memory();
       add_server(fmt::format("server-{}", options.index), parts.server);
       break;
     case WorldRole::worker:
@@ -180,7 +194,7 @@ World::World(const WorldOptions& options, const WorldParts& parts)
            i += options.workers) {
         add_server(fmt::format("server-{}", i), parts.server);
       }
-      add_worker(fmt::format("worker-{}", options.index), parts.worker);
+      add_worker(options.index, parts.worker);
       break;
   }
 }
@@ -190,7 +204,8 @@ World::~World() {
 }
 
 auto World::add_node(const std::string& name, std::vector<net::Address> listen) -> Node& {
-  nodes_.push_back(std::make_unique<Node>(name, secret_, std::move(listen)));
+  nodes_.push_back(std::make_unique<Node>(net::TcpOptions{
+      .name = name, .secret = secret_, .protection = protection_, .listen = std::move(listen)}));
   return *nodes_.back();
 }
 
@@ -215,6 +230,7 @@ void World::add_server(const std::string& name, ServerOptions server) {
       is_local ? std::vector<std::string>{"127.0.0.1"} : net::own_addresses(scheduler.host);
   for (const auto& host : hosts) server.member.addresses += address_text(host, port) + " ";
   server.member.scheduler = kScheduler;
+  node.watch_peers();
   servers_.push_back(std::make_unique<Server>(node.endpoint, std::move(server)));
   node.connect_to(scheduler_address_, [name, here = servers_.back().get()] {
     // The server with the later name connects to the other one.
@@ -224,8 +240,8 @@ void World::add_server(const std::string& name, ServerOptions server) {
   });
 }
 
-void World::add_worker(const std::string& name, WorkerOptions worker) {
-  auto& node = add_node(name, {});
+void World::add_worker(int index, WorkerOptions worker) {
+  auto& node = add_node(kWorker + std::to_string(index), {});
   node.watch_peers();
   worker.member.scheduler = kScheduler;
   worker_ = std::make_unique<Worker>(node.endpoint, std::move(worker));
@@ -253,25 +269,33 @@ void World::leave(Deadline deadline) {
   if (!servers_.empty() && !scheduler_) serve(deadline);
 }
 
-void World::serve_scheduler(Deadline deadline) {
-  scheduler_->wait_for_workers_to_end(deadline);
+void World::serve_scheduler(Deadline deadline, const std::function<bool()>& is_asked_to_end) {
+  const auto is_worker = [](const std::string& peer) { return peer.starts_with(kWorker); };
+  const bool have_ended = scheduler_->wait_for_workers_to_end(deadline, [&] {
+    return is_asked_to_end && is_asked_to_end() &&
+           std::ranges::none_of(nodes_[0]->peers, is_worker);
+  });
+  if (!have_ended) return;
   // The servers end when they have heard of it.
   nodes_[0]->endpoint.run_until([this] { return nodes_[0]->peers.empty(); },
                                 std::chrono::seconds(2));
 }
 
-void World::serve(Deadline deadline, net::Duration patience) {
-  if (scheduler_ && !worker_) return serve_scheduler(deadline);
+void World::serve(Deadline deadline, net::Duration patience,
+                  const std::function<bool()>& is_asked_to_end) {
+  if (scheduler_ && !worker_) return serve_scheduler(deadline, is_asked_to_end);
   if (servers_.empty() || scheduler_) return;
   Surroundings now;
+  bool is_alone = false;  // and asked to end
   net::Endpoint& endpoint = nodes_[0]->endpoint;
   const auto is_over = [&] {
     now = servers_[0]->surroundings();
-    return now.is_over || !now.refusal.empty() || !now.failure.empty() ||
+    is_alone = is_asked_to_end && is_asked_to_end() && !nodes_[0]->peers.contains(kScheduler);
+    return is_alone || now.is_over || !now.refusal.empty() || !now.failure.empty() ||
            now.scheduler_silence > patience;
   };
   const bool has_ended = endpoint.run_until(is_over, time_left(deadline));
-  if (now.is_over && now.refusal.empty()) return;
+  if (is_alone || (now.is_over && now.refusal.empty())) return;
   if (!now.failure.empty()) {
     throw Error("server", ErrorKind::usage,
                 {.what = endpoint.name() + " cannot work", .got = now.failure});

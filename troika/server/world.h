@@ -39,6 +39,8 @@ struct WorldOptions {
   // World must live until the other processes need the scheduler no more; leave() does not wait.
   bool has_scheduler = false;
   std::optional<net::Secret> secret;  // of the run; not used for `alone`
+  // Of messages in the network; the same in all processes. They prove the secret in any case.
+  net::Protection protection = net::Protection::encrypted;
 };
 
 // Returns the value of a variable, or nullopt if it is not set.
@@ -46,8 +48,8 @@ using VariableOf = std::function<std::optional<std::string>(const std::string& n
 
 // Reads TROIKA_ROLE (scheduler, server, worker), TROIKA_ROLE_INDEX, TROIKA_SCHEDULER,
 // TROIKA_SERVERS, TROIKA_WORKERS, TROIKA_EMBEDDED (1 or 0) and TROIKA_RUN_SECRET, which `troika
-// launch` sets. Without TROIKA_ROLE the process is alone. Throws Error(server, usage) that names
-// the variable.
+// launch` sets, and TROIKA_PROTECTION (none, authenticated or encrypted), which a user may set.
+// Without TROIKA_ROLE the process is alone. Throws Error(server, usage) that names the variable.
 WorldOptions find_world(const VariableOf& variable);
 // The same with this process's environment.
 WorldOptions find_world();
@@ -82,10 +84,13 @@ class World {
   // Worker::leave() and serve().
   void leave(Deadline deadline);
   // Blocks as long as this process has work: a scheduler until all workers have ended, a server
-  // until the scheduler has ended the run. Throws Error(server): `timeout` after the deadline;
-  // `peer` if the scheduler refuses this server, or has been silent for `patience`; `usage` if this
-  // server cannot work, for example without a table's update rule.
-  void serve(Deadline deadline, net::Duration patience = std::chrono::minutes(2));
+  // until the scheduler has ended the run. `is_asked_to_end`, if not empty, is called often, under
+  // the rules for callbacks. Once it has returned true, a scheduler also ends when no worker is
+  // connected to it, and a server when the scheduler is not. Throws Error(server): `timeout` after
+  // the deadline; `peer` if the scheduler refuses this server, or has been silent for `patience`;
+  // `usage` if this server cannot work, for example without a table's update rule.
+  void serve(Deadline deadline, net::Duration patience = std::chrono::minutes(2),
+             const std::function<bool()>& is_asked_to_end = {});
 
   // This process's scheduler; null if it has none.
   Scheduler* scheduler() { return scheduler_.get(); }
@@ -99,10 +104,11 @@ class World {
   Node& add_node(const std::string& name, std::vector<net::Address> listen);
   void add_scheduler(SchedulerOptions scheduler);
   void add_server(const std::string& name, ServerOptions server);
-  void add_worker(const std::string& name, WorkerOptions worker);
-  void serve_scheduler(Deadline deadline);
+  void add_worker(int index, WorkerOptions worker);
+  void serve_scheduler(Deadline deadline, const std::function<bool()>& is_asked_to_end);
 
   net::Secret secret_;
+  net::Protection protection_;
   std::string scheduler_address_;
   std::vector<std::unique_ptr<Node>> nodes_;  // before the parts, which use their endpoints
   std::unique_ptr<Scheduler> scheduler_;

@@ -10,7 +10,8 @@ namespace troika::cluster {
 
 namespace {
 
-// How long scheduler and servers may take to end by themselves after the last worker.
+// How long scheduler and servers may take to end by themselves after the last worker, if all
+// workers have succeeded.
 constexpr Milliseconds kTimeToEnd{10'000};
 
 }  // namespace
@@ -19,17 +20,20 @@ int Supervisor::run_roles() {
   const int port = options_.master_port != 0 ? options_.master_port : free_port();
   const auto scheduler = fmt::format("127.0.0.1:{}", port);
   const auto secret = secret_of_scheduler(scheduler);
+  const LaunchPlace place{.address = "127.0.0.1", .port = free_port(), .run_id = unique_run_id()};
   say(fmt::format("[cluster] scheduler at {0}; troika server status {0}\n", scheduler));
   const auto ends = complete_round([&](int process) {
-    return StartedProcess{
-        .name = role_of(options_, process).name(),
-        .stem = role_of(options_, process).stem(),
-        .number = process,
-        .log = RankOutput::Log::fresh,
-        .is_shown = process == 1 + options_.roles->servers,
-        .environment = [this, scheduler, secret = secret.secret, process](const auto& error_file) {
-          return role_environment(options_, scheduler, secret, process, error_file);
-        }};
+    return StartedProcess{.name = role_of(options_, process).name(),
+                          .stem = role_of(options_, process).stem(),
+                          .number = process,
+                          .log = RankOutput::Log::fresh,
+                          .is_shown = process == 1 + options_.roles->servers,
+                          .environment = [this, place, scheduler, secret = secret.secret,
+                                          process](const auto& error_file) {
+                            return role_environment(
+                                options_, place, scheduler, secret, process,
+                                {.error_file = error_file, .flight_record = logs_.flight_record()});
+                          }};
   });
   if (!ends) return static_cast<int>(ExitCode::not_executable);
   return conclude(without_servers(*ends));
@@ -43,7 +47,7 @@ std::vector<RankEnd> Supervisor::without_servers(std::vector<RankEnd> ends) cons
 }
 
 void Supervisor::follow_roles() {
-  bool has_worker = false;
+  bool has_worker = false, has_failed_worker = false;
   for (const auto& process : processes_.all()) {
     const auto role = role_of(options_, process->end.rank);
     if (!process->has_ended) {
@@ -51,16 +55,20 @@ void Supervisor::follow_roles() {
       continue;
     }
     const bool is_news = announced_.insert(process->end.rank).second;
-    if (!is_news || process->end.status.ok()) continue;
+    const auto& status = process->end.status;
+    if (status.ok() || status.saved()) continue;
+    has_failed_worker = has_failed_worker || role.role == "worker";
+    if (!is_news) continue;
     if (role.role == "scheduler") {
       begin_grace_time();
       return;
     }
     keeps_logs_ = true;
-    say(fmt::format("[cluster] {}: {}; the others go on; log: {}\n", role.name(),
-                    describe(process->end.status), logs_.log(role.stem()).string()));
+    say(fmt::format("[cluster] {}: {}; the others go on; log: {}\n", role.name(), describe(status),
+                    logs_.log(role.stem()).string()));
   }
   if (has_worker) return;
+  if (has_failed_worker) return begin_grace_time();
   phase_ = Phase::grace;
   phase_end_ = Deadline::after(kTimeToEnd);
 }

@@ -32,11 +32,12 @@ int processes_of(const RoleOptions& roles);
 // same.
 RunSecret secret_of_scheduler(const std::string& address);
 
-// Returns NAME=VALUE entries: this process's environment without the variables of ranks, and with
-// TROIKA_ROLE, TROIKA_ROLE_INDEX, TROIKA_SCHEDULER, TROIKA_SERVERS, TROIKA_WORKERS,
-// TROIKA_EMBEDDED, TROIKA_RUN_SECRET, TROIKA_ERROR_FILE and, unless it is set, OMP_NUM_THREADS.
-std::vector<std::string> role_environment(const LaunchOptions& options,
+// Returns NAME=VALUE entries: those of rank_environment(), in which the workers are the ranks, and
+// TROIKA_ROLE, TROIKA_ROLE_INDEX, TROIKA_SCHEDULER, TROIKA_SERVERS, TROIKA_WORKERS and
+// TROIKA_EMBEDDED. Scheduler and servers get no variable that names a rank or the address of rank
+// 0.
+std::vector<std::string> role_environment(const LaunchOptions& options, const LaunchPlace& place,
                                           const std::string& scheduler, const net::Secret& secret,
-                                          int process, const std::filesystem::path& error_file);
+                                          int process, const FailureFiles& files);
 
 }  // namespace troika::cluster

@@ -28,26 +28,30 @@ std::string listening_address(const comm::Group& group) {
   return host.find(':') == std::string::npos ? host + ":0" : fmt::format("[{}]:0", host);
 }
 
-server::Consistency consistency_of(const layout::ServerExchange& servers) {
-  if (servers.consistency == "eventual") return server::eventual();
-  return server::bounded_delay(servers.delay);
+}  // namespace
+
+net::Duration limit_of(const layout::ServerExchange& servers) {
+  return std::chrono::duration_cast<net::Duration>(
+      std::chrono::duration<double>(servers.limit_seconds));
 }
 
-}  // namespace
+server::SchedulerOptions scheduler_options(const layout::ServerExchange& servers) {
+  server::SchedulerOptions options;
+  options.replicas = static_cast<int>(servers.replicas);
+  options.limit = limit_of(servers);
+  options.consistency =
+      servers.consistency == "eventual" ? server::eventual() : server::bounded_delay(servers.delay);
+  return options;
+}
 
 std::unique_ptr<server::World> embedded_world(const comm::Group& group,
                                               const layout::ServerExchange& servers,
-                                              server::SchedulerOptions scheduler) {
+                                              const server::SchedulerOptions& scheduler) {
   const int rank = group.rank(), ranks = group.size();
   const auto deadline = Deadline::after(group.options().timeout);
   // A name of its own for each world, because servers of two runs may have one user's secret.
   const auto id =
       group.broadcast_text(rank == 0 ? net::Secret::random().to_hex() : "", 0, "servers");
-  scheduler.replicas = static_cast<int>(servers.replicas);
-  const auto limit = std::chrono::duration_cast<net::Duration>(
-      std::chrono::duration<double>(servers.limit_seconds));
-  scheduler.limit = limit;
-  scheduler.consistency = consistency_of(servers);
   server::WorldOptions options{
       .role = server::WorldRole::worker,
       .index = rank,
@@ -56,8 +60,9 @@ std::unique_ptr<server::World> embedded_world(const comm::Group& group,
       .workers = ranks,
       .is_embedded = true,
       .has_scheduler = rank == 0,
-      .secret = cluster::find_secret(id).secret.derive("parameter server", id)};
-  const server::WorldParts parts{.scheduler = std::move(scheduler), .worker = {.patience = limit}};
+      .secret = cluster::find_secret(id).secret.derive("parameter server", id),
+      .protection = net::protection_from(group.options().protection)};
+  const server::WorldParts parts{.scheduler = scheduler, .worker = {.patience = limit_of(servers)}};
   std::unique_ptr<server::World> world;
   for (int joining = 0; joining < ranks; ++joining) {
     if (rank == joining) {

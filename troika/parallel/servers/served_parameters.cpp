@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/embedded_world.h"
+#include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/served_table.h"
 
 namespace troika::parallel {
@@ -72,7 +75,15 @@ ServedParameters::ServedParameters(torch::nn::Module& module, comm::Group group,
   start(options.servers);
 }
 
-ServedParameters::~ServedParameters() = default;
+ServedParameters::~ServedParameters() {
+  // A rank that has failed does not wait for others.
+  if (!leaves_within_ || !worker_ || std::uncaught_exceptions() > 0) return;
+  try {
+    world_->leave(Deadline::after(*leaves_within_));
+  } catch (const Error& error) {
+    log::warn("the parameter server: {}", error.what());
+  }
+}
 
 void ServedParameters::make_tables(const ServedOptions& options) {
   const auto type = type_of(parameters_);
@@ -95,7 +106,9 @@ void ServedParameters::make_tables(const ServedOptions& options) {
 
 void ServedParameters::start(const layout::ServerExchange& servers) {
   const bool is_eventual = servers.consistency == "eventual";
-  server::SchedulerOptions scheduler;
+  const auto role = launched_role();
+  const bool is_launched = role.role != server::WorldRole::alone;
+  auto scheduler = scheduler_options(servers);
   int64_t bytes = 0;
   for (const auto& table : tables_) {
     scheduler.tables.push_back(
@@ -107,7 +120,9 @@ void ServedParameters::start(const layout::ServerExchange& servers) {
   const auto push_filters = server::parse_filters(servers.push_filters);
   const auto pull_filters = server::parse_filters(servers.pull_filters);
   with_servers([&] {
-    world_ = embedded_world(group_, servers, std::move(scheduler));
+    if (is_launched) leaves_within_ = 2 * scheduler.limit;
+    world_ = is_launched ? launched_world(group_, role, servers, scheduler)
+                         : embedded_world(group_, servers, scheduler);
     worker_ = &world_->worker(deadline());
     for (const auto& table : tables_) {
       worker_->set_filters(table->name(), push_filters, pull_filters);

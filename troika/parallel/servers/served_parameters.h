@@ -2,9 +2,11 @@
 // and pull parameters (Li et al., OSDI 2014).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,8 +34,8 @@ struct ServedOptions {
   std::function<optim::OptimizerOptions(const optim::Parameter&)> optimizer_of = {};
 };
 
-// Trains a module of float32 or float64 parameters on the host with servers in the ranks' processes
-// (embedded_world()):
+// Trains a module of float32 or float64 parameters on the host with the servers that were launched
+// beside the ranks (launched_world()), or with servers in the ranks' processes (embedded_world()):
 //
 //   ServedParameters served(*model, group, options);
 //   const auto optimizer = served.own_optimizer();
@@ -59,7 +61,8 @@ class ServedParameters : public Exchange {
   // devices, and for filters that cannot work. Blocks.
   ServedParameters(torch::nn::Module& module, comm::Group group, const ServedOptions& options);
   // Ends this rank's servers. Other ranks must not need them any more: they have returned from the
-  // same synchronize_replicas(), or have failed.
+  // same synchronize_replicas(), or have failed. Servers of their own processes end when all ranks
+  // have left: the destructor waits for that for some seconds, unless an exception is on its way.
   ~ServedParameters() override;
 
   // Returns the optimizer for step(), with the states of PyTorch's names. This object must outlive
@@ -107,6 +110,8 @@ class ServedParameters : public Exchange {
   optim::NamedTensors states_;  // of own_optimizer(), whose memory they share
   std::unique_ptr<server::World> world_;
   server::Worker* worker_ = nullptr;
+  // Set if scheduler and servers go on after this object, and must know that the rank has left.
+  std::optional<std::chrono::nanoseconds> leaves_within_;
   double factor_ = 1;               // on this rank's gradients, of begin_step()
   bool has_pushed_ = false;         // in this step
   bool is_cut_ = true;              // no step has been made since the last cut

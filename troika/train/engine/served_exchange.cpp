@@ -1,5 +1,7 @@
 #include "troika/train/engine/served_exchange.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -7,8 +9,10 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
+#include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/served_parameters.h"
 #include "troika/server/filter.h"
+#include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
 
@@ -63,6 +67,34 @@ void require_servable(const layout::Plan& plan, const TrainOptions& options,
 }
 
 }  // namespace
+
+TrainOptions with_launched_servers(TrainOptions options, const server::WorldOptions& role) {
+  const auto workers = layout::Cluster::uniform(1, role.workers);
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = "servers were launched beside the ranks", .got = got, .expected = expected});
+  };
+  auto& servers = options.server.servers;
+  if (servers == 0 && !role.is_embedded) servers = role.servers;
+  const auto plan = resolve_plan(options, workers);
+  if (plan.exchange.method != layout::ExchangeMethod::servers) {
+    refuse("strategy " + plan.strategy, "trainer.strategy parameter_server");
+  }
+  if (plan.exchange.servers.count != role.servers) {
+    refuse(fmt::format("server.servers {}", plan.exchange.servers.count),
+           role.is_embedded ? "0: each process has one"
+                            : fmt::format("the {} that were launched", role.servers));
+  }
+  return options;
+}
+
+void serve_parameters(const TrainOptions& options, const server::WorldOptions& role) {
+  const auto plan = resolve_plan(options, layout::Cluster::uniform(1, role.workers));
+  auto own = role;
+  own.protection = net::protection_from(options.comm.protection);
+  parallel::serve(own, plan.exchange.servers);
+}
 
 std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& plan,
                                                          const TrainOptions& options,

@@ -6,6 +6,7 @@
 #include "troika/comm/group.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/exchange.h"
+#include "troika/server/world.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/optimizer_recipe.h"
 
@@ -21,5 +22,14 @@ std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& pla
                                                          const OptimizerRecipe& recipe,
                                                          torch::nn::Module& module,
                                                          const comm::Group& group);
+
+// Returns the options of a process that was started as one of a parameter server: server.servers is
+// the number of servers that were launched. Throws Error(usage) for another strategy, and for
+// another number of servers.
+TrainOptions with_launched_servers(TrainOptions options, const server::WorldOptions& role);
+
+// Runs the scheduler or the server that this process is (parallel::serve()), of a run with these
+// options. Blocks until the run's workers have ended.
+void serve_parameters(const TrainOptions& options, const server::WorldOptions& role);
 
 }  // namespace troika::train

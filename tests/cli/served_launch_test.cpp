@@ -1,0 +1,143 @@
+// `troika launch --servers S --workers W` around training: scheduler, servers and workers are
+// processes of their own, which are killed.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tests/cli/saved_weights.h"
+#include "tests/cluster/launch_process.h"
+#include "tests/support/subprocess.h"
+#include "troika/cluster/ranks/roles.h"
+
+namespace troika {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing_support::run_program;
+
+constexpr Milliseconds kServedPatience{60'000};
+
+// Trains 64-bit weights in the current folder.
+constexpr const char* kServedTraining =
+    "train --model.name=mlp --model.hidden_width=8 --model.dropout=0 --data.train_samples=96 "
+    "--data.validation_samples=12 --data.global_batch_size=12 --data.augment=true "
+    "--trainer.precision=64-true --trainer.enable_progress_bar=false --optim.name=adamw "
+    "--optim.schedule=constant --trainer.max_epochs=1000000 --checkpoint.every_n_epochs=0 "
+    "--checkpoint.every_n_train_steps=5 --run.name=run";
+
+class ServedLaunch : public testing::Test {
+ protected:
+  ServedLaunch() {
+    std::filesystem::create_directories(checkpoints());
+    ::setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1);
+  }
+
+  std::filesystem::path checkpoints() const { return folder_ / "runs/run/checkpoints"; }
+  int64_t step() const { return saved_step(checkpoints()); }
+
+  // A launch of training that goes on until it is stopped.
+  cluster::LaunchOptions options(int servers, int workers, int replicas = 0) const {
+    auto result = cluster::shell(
+        fmt::format("cd {}; echo $$ > $TROIKA_ROLE$TROIKA_ROLE_INDEX; exec {} {} "
+                    "--trainer.strategy=parameter_server --server.replicas={} "
+                    "--server.limit_seconds=2",
+                    folder_.path().string(), TROIKA_PROGRAM, kServedTraining, replicas));
+    result.roles = {.servers = servers, .workers = workers};
+    result.processes = cluster::processes_of(*result.roles);
+    result.shutdown_timeout = kServedPatience;
+    return result;
+  }
+  void kill(const std::string& process) const {
+    ::kill(static_cast<pid_t>(*parse_int(trim(read_file(folder_ / process)))), SIGKILL);
+  }
+
+  // Expects the latest checkpoint to be that of one process that nothing happened to.
+  void expect_undisturbed() const {
+    const TemporaryFolder alone;
+    const auto whole =
+        run_program(fmt::format("cd {}; exec {} {} --trainer.max_steps={}", alone.path().string(),
+                                TROIKA_PROGRAM, kServedTraining, step()));
+    ASSERT_EQ(whole.exit_code, 0) << whole.err;
+    expect_same_weights(checkpoints() / "last.safetensors",
+                        alone / "runs/run/checkpoints/last.safetensors");
+  }
+
+  // Kills a process of a run without copies. Expects that all end with an error that has the words.
+  void expect_end(const std::string& victim, const std::string& words) const {
+    SCOPED_TRACE(victim);
+    cluster::Launch launch(options(2, 2));
+    ASSERT_TRUE(saves_beyond(checkpoints(), step(), kServedPatience)) << launch.err();
+    kill(victim);
+    EXPECT_NE(launch.wait(), 0);
+    std::string texts = launch.err();
+    for (const char* log : {"worker-0.log", "worker-1.log"}) {
+      texts += read_file(launch.logs() / log);
+    }
+    EXPECT_THAT(texts, HasSubstr(words));
+  }
+
+  const TemporaryFolder folder_;
+};
+
+// A lost server's parameters are on another one. SIGTERM then lets the workers save, for which they
+// need the servers.
+TEST_F(ServedLaunch, GoesOnWithoutALostServer) {
+  cluster::Launch launch(options(3, 2, 1));
+  ASSERT_TRUE(saves_beyond(checkpoints(), 5, kServedPatience)) << launch.err();
+  kill("server0");
+  ASSERT_TRUE(saves_beyond(checkpoints(), step() + 10, kServedPatience)) << launch.err();
+  launch.signal(SIGTERM);
+  EXPECT_EQ(launch.wait(), 6) << launch.err();
+  EXPECT_THAT(launch.err(),
+              AllOf(HasSubstr("[cluster] server 0: killed by SIGKILL"),
+                    HasSubstr("; the others go on; "), Not(HasSubstr("failed first"))));
+  expect_undisturbed();
+}
+
+TEST_F(ServedLaunch, EndsWithALostWorkerSchedulerOrOnlyCopy) {
+  expect_end("worker1", "rank 1");
+  expect_end("worker0", "rank 0");
+  expect_end("scheduler0", "[cluster] scheduler failed first: killed by SIGKILL (137)");
+  expect_end("server1", "was lost with its servers; got 0 copies, expected at least 1");
+}
+
+TEST_F(ServedLaunch, TrainsLikeOneProcess) {
+  const auto outcome = run_program(
+      fmt::format("cd {}; exec {} launch --servers 2 --workers 3 {} {} "
+                  "--trainer.strategy=parameter_server --trainer.max_steps=9",
+                  folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, kServedTraining));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.orphans, 0);
+  EXPECT_THAT(outcome.err, Not(HasSubstr("the others go on")));
+  expect_undisturbed();
+}
+
+TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {
+  const std::tuple<int, std::string, std::string> rows[] = {
+      {1, "train --trainer.strategy=ddp",
+       "error: [train] servers were launched beside the ranks; got strategy ddp, expected "
+       "trainer.strategy parameter_server\n"},
+      {1, "train --trainer.strategy=parameter_server --server.servers=3",
+       "error: [train] servers were launched beside the ranks; got server.servers 3, expected the "
+       "1 that were launched\n"},
+      {0, "train --trainer.strategy=parameter_server",
+       "error: [parallel] ranks were launched as workers with servers in their processes; got 0 "
+       "servers, expected at least 1 (without a launch of servers, the ranks' processes have "
+       "servers: troika launch -n RANKS)\n"},
+      {1, "validate run.toml",
+       "error: [cluster] servers were launched beside the ranks; got troika validate, expected "
+       "troika train (troika launch -n starts ranks without servers)\n"},
+  };
+  write_file_atomically(folder_ / "run.toml", "");
+  for (const auto& [servers, arguments, message] : rows) {
+    const auto outcome = run_program(
+        fmt::format("cd {}; exec {} launch --servers {} --workers 1 {} {}", folder_.path().string(),
+                    TROIKA_PROGRAM, servers, TROIKA_PROGRAM, arguments));
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
+}  // namespace
+}  // namespace troika

@@ -1,0 +1,87 @@
+#include "troika/parallel/servers/launched_world.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "troika/base/error.h"
+#include "troika/cluster/discovery/role_variables.h"
+#include "troika/cluster/ranks/stop_signals.h"
+#include "troika/parallel/servers/embedded_world.h"
+#include "troika/server/scheduler.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// Ranks may download data and time variants before they join.
+constexpr auto kJoinTimeout = std::chrono::hours(1);
+// For a scheduler that was lost.
+constexpr auto kPatience = std::chrono::minutes(2);
+
+void require(bool holds, const std::string& what, const std::string& got,
+             const std::string& expected) {
+  if (holds) return;
+  throw Error("parallel", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+}
+
+}  // namespace
+
+server::WorldOptions launched_role() {
+  auto role = server::find_world(cluster::role_variables(cluster::process_variable));
+  if (role.is_embedded) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "ranks were launched as workers with servers in their processes",
+                 .got = "0 servers",
+                 .expected = "at least 1",
+                 .hint = "without a launch of servers, the ranks' processes have servers: troika "
+                         "launch -n RANKS"});
+  }
+  return role;
+}
+
+std::unique_ptr<server::World> launched_world(const comm::Group& group,
+                                              const server::WorldOptions& role,
+                                              const layout::ServerExchange& servers,
+                                              const server::SchedulerOptions& scheduler) {
+  const int rank = group.rank(), ranks = group.size();
+  require(role.role == server::WorldRole::worker && role.index == rank && role.workers == ranks,
+          "ranks are the workers of the parameter server that was launched",
+          fmt::format("rank {} of {} as number {} of {} workers", rank, ranks, role.index,
+                      role.workers),
+          "a worker with the number of its rank, and one for each rank");
+  require(servers.count == role.servers, "the number of servers", std::to_string(servers.count),
+          fmt::format("the {} that were launched", role.servers));
+  static std::atomic<bool> has_joined = false;
+  require(!has_joined.exchange(true),
+          "the parameter server that was launched ends with its workers",
+          "a second training in this process", "one");
+  const auto deadline = Deadline::after(group.options().timeout);
+  auto own = role;
+  own.protection = net::protection_from(group.options().protection);
+  server::WorldParts parts{.worker = {.patience = limit_of(servers)}};
+  if (rank == 0) parts.worker.brings = {.tables = scheduler.tables, .ranges = scheduler.ranges};
+  std::unique_ptr<server::World> world;
+  for (int joining = 0; joining < ranks; ++joining) {
+    if (rank == joining) {
+      world = std::make_unique<server::World>(own, parts);
+      world->worker(deadline);
+    }
+    group.barrier({.label = "joining parameter servers"});
+  }
+  return world;
+}
+
+void serve(const server::WorldOptions& role, const layout::ServerExchange& servers) {
+  const cluster::StopSignals signals(/*requeue=*/false);
+  server::WorldParts parts;
+  parts.scheduler = scheduler_options(servers);
+  parts.scheduler.takes_tables = true;
+  server::World world(role, parts);
+  if (world.scheduler()) world.scheduler()->wait_for(0, 1, Deadline::after(kJoinTimeout));
+  world.serve(Deadline::after(std::chrono::years(100)), kPatience,
+              [&] { return signals.asked() != cluster::StopRequest::none; });
+}
+
+}  // namespace troika::parallel

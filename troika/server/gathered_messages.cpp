@@ -1,0 +1,82 @@
+#include "troika/server/gathered_messages.h"
+
+#include <memory>
+#include <utility>
+
+#include "troika/server/wire.h"
+
+namespace troika::server {
+
+namespace {
+
+// The number of a worker, or the generation of its map, with which other messages begin, is less.
+constexpr uint64_t kMark = ~uint64_t{0};
+constexpr size_t kMostSmall = 1024;          // bytes of a message that is gathered
+constexpr size_t kMostGathered = 32 * 1024;  // bytes of gathered messages
+
+}  // namespace
+
+net::Ticket GatheringEndpoint::send(const std::string& peer, net::Channel channel,
+                                    const net::Pieces& message, net::Priority priority,
+                                    net::Completion completion) {
+  if (!is_open_ || channel != channel_ || message.bytes() > kMostSmall) {
+    const auto before = channel == channel_ ? gathered_.find(peer) : gathered_.end();
+    if (before != gathered_.end()) send_gathered(peer, before->second);
+    return endpoint_.send(peer, channel, message, priority, std::move(completion));
+  }
+  auto& gathered = gathered_[peer];
+  if (gathered.bytes.empty()) Writer(gathered.bytes).number(kMark);
+  Writer writer(gathered.bytes);
+  writer.number<uint64_t>(message.bytes());
+  message.slice(0, message.bytes(), [&](std::string_view part) { gathered.bytes += part; });
+  writer.pad();
+  if (completion) gathered.completions.push_back(std::move(completion));
+  if (gathered.bytes.size() > kMostGathered) send_gathered(peer, gathered);
+  return 0;
+}
+
+void GatheringEndpoint::send_gathered(const std::string& peer, Gathered& gathered) {
+  if (gathered.bytes.empty()) return;
+  auto completions = std::make_shared<std::vector<net::Completion>>();
+  completions->swap(gathered.completions);
+  net::send_owned(endpoint_, peer, channel_,
+                  std::make_shared<const std::string>(std::exchange(gathered.bytes, {})),
+                  net::Priority::normal, [completions](const net::Result& result) {
+                    for (const auto& completion : *completions) completion(result);
+                  });
+}
+
+GatheringEndpoint::~GatheringEndpoint() {
+  net::act_on(endpoint_, [this] {
+    if (turn_ != 0) endpoint_.cancel(turn_, net::Outcome::cancelled);
+  });
+}
+
+void GatheringEndpoint::begin_turn() {
+  begin();
+  if (turn_ != 0) return;
+  turn_ = endpoint_.after(net::Duration(0), [this] {
+    turn_ = 0;
+    end();
+  });
+}
+
+void GatheringEndpoint::end() {
+  is_open_ = false;
+  auto all = std::exchange(gathered_, {});
+  for (auto& [peer, gathered] : all) send_gathered(peer, gathered);
+}
+
+void for_each_message(std::string message, const std::function<void(std::string)>& take) {
+  uint64_t mark = 0;
+  if (message.size() >= sizeof(mark)) std::memcpy(&mark, message.data(), sizeof(mark));
+  if (mark != kMark) return take(std::move(message));
+  Reader reader(message);
+  reader.number<uint64_t>();
+  while (!reader.is_over()) {
+    take(reader.text());
+    reader.skip_pad();
+  }
+}
+
+}  // namespace troika::server
