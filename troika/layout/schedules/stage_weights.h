@@ -50,7 +50,7 @@ struct AsynchronousPipeline {
   // b mod r of a stage with r replicas (1F1B-RR: Narayanan et al., SOSP 2019, section 3.2). Empty:
   // micro-batches are counted on one replica of each stage.
   std::vector<int> replicas = {};
-  // Of stashed weights and given replicas: a stage steps after one micro-batch of each of its
+  // With stashed weights and given replicas, a stage steps after one micro-batch of each of its
   // replicas, with a learning rate in proportion to their number, as PipeDream's runtime does.
   // Otherwise all stages step after `micro_batches`.
   bool steps_by_replicas = false;

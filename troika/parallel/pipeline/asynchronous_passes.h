@@ -18,8 +18,8 @@ namespace troika::parallel {
 
 // Runs the passes of this rank's one stage in the order of asynchronous 1F1B (Narayanan et al.,
 // SOSP 2019, section 3.2), step by step. Forward passes of later steps run before a step's last
-// backward pass. Of several replicas that share the micro-batches, runs the passes of its own ones.
-// All numbers of micro-batches are those of all replicas. Not thread-safe.
+// backward pass. If several replicas share the micro-batches, it runs the passes of its own ones;
+// micro-batches are numbered over all replicas. Not thread-safe.
 class AsynchronousPasses {
  public:
   // Everything must outlive this object.

@@ -151,7 +151,7 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
 bool StepModel::has_even_stages(const StepSettings& settings) const {
   const auto family = settings.family;
   if (family == StepFamily::one_stage) return false;
-  // Of 2BW, uneven stages may have more micro-batches in flight than a step has.
+  // Uneven stages of 2BW may have more micro-batches in flight than a step has.
   const bool is_2bw =
       family == StepFamily::no_flushes && problem_.weights == layout::StageWeights::double_buffered;
   const bool has_rows = family == StepFamily::pipeline_rows || family == StepFamily::zero_bubble;

@@ -94,7 +94,7 @@ bool can_be_run(const StepSettings& settings, layout::StageWeights weights, bool
   }
 }
 
-bool shares_parameters(const nn::ModelOptions& options) {
+bool reuses_parameters(const nn::ModelOptions& options) {
   const compat::FakeTensorGuard no_memory;
   const auto model = nn::make_model(options);
   std::set<std::string> seen;
@@ -110,7 +110,7 @@ bool shares_parameters(const nn::ModelOptions& options) {
 // one: their gradients are those of older weights.
 layout::StageWeights weights_for(const TrainOptions& options, const layout::Plan& plan,
                                  const comm::Group& group) {
-  if (!plan.is_asynchronous() || !shares_parameters(options.model)) return plan.weights();
+  if (!plan.is_asynchronous() || !reuses_parameters(options.model)) return plan.weights();
   if (group.rank() == 0) {
     log::warn(
         "blocks of the model share parameters, so the plan is searched among those with flushes");
