@@ -1,4 +1,4 @@
-// What the language models have in common.
+// Functions that the language models share.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Which parts of a model each rank of a tensor axis holds, as a table beside the model.
+// Tables beside a model that say which parts of it each rank of a tensor axis holds.
 #pragma once
 
 #include <cstdint>
