@@ -125,7 +125,7 @@ TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {
   const std::tuple<int, std::string, std::string> rows[] = {
       {1, "train --trainer.strategy=ddp",
        "error: [train] servers were launched beside the ranks; got strategy ddp, expected "
-       "trainer.strategy parameter_server\n"},
+       "strategy parameter_server\n"},
       {1, "train --trainer.strategy=parameter_server --server.servers=3",
        "error: [train] servers were launched beside the ranks; got server.servers 3, expected the "
        "1 that were launched\n"},
