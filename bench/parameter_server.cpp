@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <limits>
 #include <optional>
@@ -38,6 +39,8 @@ constexpr std::array<uint64_t, 4> kSizes{1, 4, 16, 64};  // in MiB
 constexpr uint64_t kSmallPushes = 100'000;
 
 constexpr int kRanges = 8;
+// After a message of this channel from a caller, an echo expects its other messages.
+constexpr net::Channel kHello = 1000;
 
 struct Setup {
   int servers = 2;
@@ -84,12 +87,13 @@ class Echo {
                    .listen = {}},
                   listeners(std::move(listener))) {
     for (auto& buffer : buffers_) buffer.resize(kSizes.back() * kMebi / kRanges);
-    endpoint_.listen_to_peers([this, setup](const net::PeerChange& change) {
-      for (int worker = 0; worker < setup.workers; ++worker) {
-        if (!change.is_up || change.peer != caller(worker)) continue;
-        for (int range = 0; range < kRanges; ++range) post(worker, range);
-      }
-    });
+    endpoint_.handle(
+        kHello, sizeof(int), [this](const std::string& peer, const std::string& hello) {
+          int worker = 0;
+          std::memcpy(&worker, hello.data(), sizeof(worker));
+          for (int range = 0; range < kRanges; ++range) post(worker, range);
+          net::send_owned(endpoint_, peer, kHello, std::make_shared<const std::string>(hello));
+        });
     thread_ = std::thread(
         [this] { endpoint_.run_until([this] { return stops_; }, std::chrono::hours(1)); });
   }
@@ -137,6 +141,11 @@ class Caller {
     for (int server = 0; server < setup.servers; ++server) {
       endpoint_.connect(echo(server),
                         {{"127.0.0.1", setup.echo_ports[static_cast<size_t>(server)]}}, patience());
+      std::array<char, sizeof(int)> hello;
+      std::memcpy(hello.data(), &options.index, sizeof(int));
+      net::send_by(endpoint_, echo(server), kHello, std::string_view(hello.data(), hello.size()),
+                   patience());
+      net::receive_by(endpoint_, echo(server), kHello, hello, patience());
     }
   }
   void call(std::span<const float> values) {

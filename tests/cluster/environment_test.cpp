@@ -304,7 +304,7 @@ TEST(Discover, RefusesSilentSingletons) {
                "--mpi=pmix)");
 }
 
-// Of a task in a job with 3 tasks on n1, and 4 on n2 and n3.
+// Returns the variables of a task in a job with 3 tasks on n1, and 4 on n2 and n3.
 Map heterogeneous(int tasks, const std::string& nodes, int task) {
   return {{"TROIKA_ROLE", "slurm"},
           {"SLURM_HET_SIZE", "2"},

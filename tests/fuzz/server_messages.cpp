@@ -206,7 +206,7 @@ void run(std::string_view input) {
     membership.begin_snapshot("folder");
     membership.status(net::Duration(3));
     to_message(membership.state_for("s0"));
-    Membership takes({.takes_tables = true});
+    Membership takes({.tables = {}, .takes_tables = true});
     takes.take("s0", parse_beat(text), net::Duration(1));
     takes.status(net::Duration(2));
   } else if (input[0] == 'g') {

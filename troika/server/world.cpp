@@ -54,8 +54,8 @@ std::string address_text(const std::string& host, int port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
-// Blocks below 32 MiB stay with this process when they are freed. Otherwise each large message takes
-// new pages from the kernel, which takes longer than its copy.
+// Blocks below 32 MiB stay with this process when they are freed. Otherwise each large message
+// takes new pages from the kernel, which takes longer than its copy.
 void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());

@@ -76,15 +76,14 @@ TrainOptions with_launched_servers(TrainOptions options, const server::WorldOpti
         {.what = "servers were launched beside the ranks", .got = got, .expected = expected});
   };
   auto& servers = options.server.servers;
-  if (servers == 0 && !role.is_embedded) servers = role.servers;
+  if (servers == 0) servers = role.servers;
   const auto plan = resolve_plan(options, workers);
   if (plan.exchange.method != layout::ExchangeMethod::servers) {
-    refuse("strategy " + plan.strategy, "trainer.strategy parameter_server");
+    refuse("strategy " + plan.strategy, "strategy parameter_server");
   }
   if (plan.exchange.servers.count != role.servers) {
     refuse(fmt::format("server.servers {}", plan.exchange.servers.count),
-           role.is_embedded ? "0: each process has one"
-                            : fmt::format("the {} that were launched", role.servers));
+           fmt::format("the {} that were launched", role.servers));
   }
   return options;
 }
