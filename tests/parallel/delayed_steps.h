@@ -36,8 +36,8 @@ struct Course {
   std::string optimizer = "sgd";
   int in_flight = 1;
   int64_t samples = 2;  // of a micro-batch
-  // Of each stage, which share the micro-batches; empty: `replicas` with micro-batches of their
-  // own.
+  // The number of replicas of each stage, if they share the micro-batches. If empty, each of
+  // `replicas` has micro-batches of its own.
   std::vector<int> shared_by = {};
   bool steps_by_replicas = false;
 

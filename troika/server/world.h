@@ -39,7 +39,8 @@ struct WorldOptions {
   // World must live until the other processes need the scheduler no more; leave() does not wait.
   bool has_scheduler = false;
   std::optional<net::Secret> secret;  // of the run; not used for `alone`
-  // Of messages in the network; the same in all processes. They prove the secret in any case.
+  // How messages in the network are protected; the same in all processes. Each connection proves
+  // the secret with all values.
   net::Protection protection = net::Protection::encrypted;
 };
 

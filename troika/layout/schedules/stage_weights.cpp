@@ -73,7 +73,7 @@ int64_t AsynchronousStage::most_versions() const {
 }
 
 int64_t AsynchronousPipeline::warm_up(int stage) const {
-  int64_t others = 0;  // ranks of this stage and of later ones, without one
+  int64_t others = 0;  // ranks of this stage and of later ones
   for (int s = stage; s < stages; ++s) others += replicas_of(s);
   const int64_t own = replicas_of(stage);
   return in_flight * ((others - 1) / own) * own;

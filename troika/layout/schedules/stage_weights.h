@@ -82,7 +82,7 @@ struct AsynchronousStage {
   int64_t warm_up = 0;
   int64_t first_warm_up = 0;
   int replicas = 1;  // that share the micro-batches
-  // Of the stage, relative to that of the run.
+  // The learning rate of the stage divided by that of the run.
   double learning_rate_factor = 1;
 
   // Returns the number of forward passes that a replica is ahead by.

@@ -27,9 +27,8 @@ MeasuredLinks measure_link_times(const comm::Group& group, at::Device device, in
                                  double seconds);
 
 // Times all-gathers of as many elements as the model has gradients, with all ranks busy and shards
-// that no cache holds. Returns
-// layout::Profile::gather_bytes_per_second for these links. The same on all ranks. Collective;
-// blocks.
+// that no cache holds. Returns layout::Profile::gather_bytes_per_second for these links; 0 on one
+// rank. The same on all ranks. Collective; blocks.
 double measure_gathers(const comm::Group& group, at::Device device, int64_t gradients,
                        const MeasuredLinks& links);
 
