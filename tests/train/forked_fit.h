@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tests/train/waves.h"
+#include "troika/base/clock.h"
 #include "troika/cluster/discovery/environment.h"
 #include "troika/comm/world/world.h"
 #include "troika/train/trainer.h"
@@ -26,7 +27,8 @@ template <typename MakeTask>
     environment.rank = environment.local_rank = rank;
     environment.world_size = environment.local_world_size = ranks;
     environment.master_port = port;
-    const auto group = comm::world(environment, {});
+    // Ends before the caller's patience if another rank is killed before it has joined.
+    const auto group = comm::world(environment, {.join_timeout = Milliseconds(20'000)});
     const auto task = make_task();
     const Waves waves;
     Trainer(options, group).fit(*task, waves, waves);

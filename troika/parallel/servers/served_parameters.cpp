@@ -69,6 +69,7 @@ ServedParameters::ServedParameters(torch::nn::Module& module, comm::Group group,
       group_(std::move(group)),
       parameters_(trained_parameters(module)),
       optimizer_(options.optimizer),
+      limit_(limit_of(options.servers)),
       staleness_(kMostStaleness + 1) {
   make_tables(options);
   make_same(group_, module_, true);
@@ -77,9 +78,9 @@ ServedParameters::ServedParameters(torch::nn::Module& module, comm::Group group,
 
 ServedParameters::~ServedParameters() {
   // A rank that has failed does not wait for others.
-  if (!leaves_within_ || !worker_ || std::uncaught_exceptions() > 0) return;
+  if (!leaves_ || !worker_ || std::uncaught_exceptions() > 0) return;
   try {
-    world_->leave(Deadline::after(*leaves_within_));
+    world_->leave(Deadline::after(2 * limit_));
   } catch (const Error& error) {
     log::warn("the parameter server: {}", error.what());
   }
@@ -120,7 +121,7 @@ void ServedParameters::start(const layout::ServerExchange& servers) {
   const auto push_filters = server::parse_filters(servers.push_filters);
   const auto pull_filters = server::parse_filters(servers.pull_filters);
   with_servers([&] {
-    if (is_launched) leaves_within_ = 2 * scheduler.limit;
+    leaves_ = is_launched;
     world_ = is_launched ? launched_world(group_, role, servers, scheduler)
                          : embedded_world(group_, servers, scheduler);
     worker_ = &world_->worker(deadline());
@@ -142,7 +143,16 @@ void ServedParameters::with_servers(const std::function<void()>& act) {
     act();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::peer && error.kind() != ErrorKind::timeout) throw;
-    group_.barrier({.label = "after a failure of parameter servers"});
+    // If only a server is lost, the other ranks may wait for this rank's step instead.
+    const auto here = at::ones({1});
+    try {
+      group_
+          .all_reduce(here, comm::ReduceOp::sum,
+                      {.label = "after a failure of parameter servers", .async_op = true})
+          .wait(Deadline::after(limit_));
+    } catch (const Error& lost) {
+      if (lost.kind() != ErrorKind::timeout) throw;
+    }
     throw;
   }
 }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,7 +97,8 @@ class ServedParameters : public Exchange {
   void push(double rate);
   void begin_next_step();
   void give_to_servers();
-  // Calls `act`. If it fails because a process is lost, throws the group's error if there is one.
+  // Calls `act`. If it fails because a process is lost, throws the group's error if there is one
+  // within limit_.
   void with_servers(const std::function<void()>& act);
   Deadline deadline() const;
 
@@ -110,8 +110,9 @@ class ServedParameters : public Exchange {
   optim::NamedTensors states_;  // of own_optimizer(), whose memory they share
   std::unique_ptr<server::World> world_;
   server::Worker* worker_ = nullptr;
-  // Set if scheduler and servers go on after this object, and must know that the rank has left.
-  std::optional<std::chrono::nanoseconds> leaves_within_;
+  const std::chrono::nanoseconds limit_;  // in which a lost process is noticed
+  // Whether scheduler and servers go on after this object, and must know that the rank has left.
+  bool leaves_ = false;
   double factor_ = 1;               // on this rank's gradients, of begin_step()
   bool has_pushed_ = false;         // in this step
   bool is_cut_ = true;              // no step has been made since the last cut
