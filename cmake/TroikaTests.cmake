@@ -53,10 +53,11 @@ function(troika_add_shards target)
   endforeach()
 endfunction()
 
-# troika_add_cases(TARGET PREFIX prefix [PROPERTIES ...]): one test of ctest, and with it a process, for
-# each case of a test program: where cases need that, or take long.
+# troika_add_cases(TARGET PREFIX prefix [ONE_CORE suites] [PROPERTIES ...]): one test of ctest, and with it
+# a process, for each case of a test program: where cases need that, or take long. Cases of the suites that
+# match the regular expression ONE_CORE run beside other tests, whatever PROPERTIES says of PROCESSORS.
 function(troika_add_cases target)
-  cmake_parse_arguments(ADD "" "PREFIX" "PROPERTIES" ${ARGN})
+  cmake_parse_arguments(ADD "" "PREFIX;ONE_CORE" "PROPERTIES" ${ARGN})
   set(program ${CMAKE_CURRENT_BINARY_DIR}/${target})
   list(JOIN ADD_PROPERTIES " " properties)
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${target}-tests.cmake)
