@@ -1,7 +1,9 @@
 """Predicted and measured steps of `troika train` on 2 processes of this machine, for the scripts beside this file."""
 import json
+import pathlib
 import statistics
 import subprocess
+import tempfile
 
 from training_ranks import TROIKA, fail
 
@@ -26,6 +28,45 @@ def strategy(base, name, **more):
 def pipeline(base, schedule, micro_batches=4, **more):
     batch = base["data.global_batch_size"] // micro_batches
     return strategy(base, schedule, pipeline__micro_batches=micro_batches, data__global_batch_size=batch, **more)
+
+
+SLICE = 1  # seconds
+
+
+def signal_session(leader, name):
+    """Ranks have process groups of their own, but the session of the command that starts them."""
+    subprocess.run(["pkill", f"-{name}", "--session", str(leader.pid)], check=False)
+
+
+def side_by_side(name, folder, *commands):
+    """Runs commands of `troika` at once, each stopped while another has its slice of time, so that all meet the same
+    speeds of a machine whose speed changes. A time that a stop falls into is an outlier, which medians leave out."""
+    with tempfile.TemporaryDirectory(prefix="predictions-output-") as output:
+        outputs = [pathlib.Path(output) / str(number) for number in range(len(commands))]
+        running = []
+        for words, path in zip(commands, outputs):
+            with open(path, "w", encoding="utf-8") as file:
+                running.append(subprocess.Popen([TROIKA, *map(str, words)], cwd=folder, stdout=file,
+                                                stderr=subprocess.STDOUT, start_new_session=True))
+            signal_session(running[-1], "STOP")
+        try:
+            while any(process.poll() is None for process in running):
+                for process in running:
+                    if process.poll() is not None:
+                        continue
+                    signal_session(process, "CONT")
+                    try:
+                        process.wait(SLICE)
+                    except subprocess.TimeoutExpired:
+                        signal_session(process, "STOP")
+        finally:
+            for process in running:
+                if process.poll() is None:
+                    signal_session(process, "KILL")
+        for process, words, path in zip(running, commands, outputs):
+            if process.returncode != 0:
+                fail(f"{name}: troika {' '.join(map(str, words))} ended with {process.returncode}: "
+                     f"{path.read_text()[-2000:]}")
 
 
 CLUSTER = '[[devices]]\nhost = "here"\ncount = 2\n'
@@ -57,20 +98,27 @@ class Turns:
     def troika(self, *words):
         troika(self.name, self.folder, *words)
 
+    def training(self, *words):
+        return ["train", "--trainer.devices=2", "--run.name=run", "--run.overwrite=true", "--trainer.max_epochs=-1",
+                f"--trainer.max_steps={self.steps}", "--trainer.limit_val_batches=0", "--checkpoint.enabled=false",
+                *self.words, *words]
+
+    def summary(self):
+        return json.loads((self.folder / "runs" / "run" / "summary.json").read_text())
+
     def train(self, *words):
         """The summary of a run."""
-        self.troika("train", "--trainer.devices=2", "--run.name=run", "--run.overwrite=true", "--trainer.max_epochs=-1",
-                    f"--trainer.max_steps={self.steps}", "--trainer.limit_val_batches=0", "--checkpoint.enabled=false",
-                    *self.words, *words)
-        return json.loads((self.folder / "runs" / "run" / "summary.json").read_text())
+        self.troika(*self.training(*words))
+        return self.summary()
 
     def turn(self):
         """Predicted and measured: seconds of a step, bytes of a rank."""
-        self.troika("profile", "--seconds", self.seconds, "--trainer.devices=2", *self.words)
+        side_by_side(self.name, self.folder, ["profile", "--seconds", self.seconds, "--trainer.devices=2", *self.words],
+                     self.training())
         self.troika("simulate", "--profile", "profile.json", "--cluster", "cluster.toml", "--json", "simulated.json",
                     *self.words)
         simulated = json.loads((self.folder / "simulated.json").read_text())
-        summary = self.train()
+        summary = self.summary()
         return {"predicted": simulated["step_seconds"],
                 "measured": summary["median_step_milliseconds"] / 1e3,
                 "predicted bytes": max(summary["predicted_tensor_bytes"] or

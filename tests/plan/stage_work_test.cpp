@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numbers>
 
 #include "tests/layout/cluster_levels.h"
 #include "tests/support/errors.h"
@@ -61,6 +63,25 @@ TEST(StageWork, AddsUpBlocks) {
   auto plan = plan_on("pipeline=2", "1f1b", 4);
   plan.cut = "block0|block1,block2,block3";
   EXPECT_EQ(stage_work(four_blocks(), plan)[1].passes.forward, 3);
+}
+
+// The expected maximum of two normal numbers is 1 / sqrt(pi) standard deviations.
+TEST(StageWork, WaitsForTheLatestReplica) {
+  auto profile = four_blocks();
+  for (auto& block : profile.blocks) block.spread = 0.1;
+  const double maximum = 1 / std::sqrt(std::numbers::pi);
+  const auto factor = [&](const layout::Plan& plan) {
+    return stage_work(profile, plan)[0].passes.forward /
+           stage_work(four_blocks(), plan)[0].passes.forward;
+  };
+  EXPECT_NEAR(factor(plan_on("data=2", "one_stage", 1)), 1 + maximum * 0.1 / 2, 1e-6);
+  auto zero = plan_on("data=2", "one_stage", 1);
+  zero.exchange.method = layout::ExchangeMethod::zero;
+  zero.exchange.zero_stage = 3;
+  EXPECT_NEAR(factor(zero), 1 + maximum * 0.1, 1e-6) << "in each block";
+  EXPECT_EQ(factor(plan_on("pipeline=2", "1f1b", 4)), 1);
+  EXPECT_NEAR(factor(plan_on("pipeline=2 data=2", "1f1b", 4)), 1 + maximum * 0.1 / std::sqrt(2),
+              1e-6);
 }
 
 TEST(StageWork, CountsAllThatCrossesACut) {

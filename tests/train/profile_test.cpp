@@ -30,10 +30,17 @@ using testing::HasSubstr;
 using testing::SizeIs;
 
 TEST(RobustSpread, LeavesOutliersOut) {
-  const auto spread = robust_spread({1, 3, 2, 4, 1000});
-  EXPECT_EQ(spread.median, 3);
-  EXPECT_NEAR(spread.deviation, 1.4826, 1e-12);
-  EXPECT_EQ(robust_spread({2, 4}).median, 3);
+  const auto spread = robust_spread({1, 3, 2, 6, 1000});
+  EXPECT_EQ(spread.mean, 3);
+  EXPECT_NEAR(spread.deviation, 2 * 1.4826, 1e-12);
+  EXPECT_EQ(robust_spread({2, 4}).mean, 3);
+  EXPECT_EQ(robust_spread({5, 5, 5, 6}).mean, 5) << "more than half are equal";
+}
+
+// A time of a step is the sum of many, so its middle is near the sum of the means.
+TEST(RobustSpread, CountsALongTail) {
+  const auto spread = robust_spread({10, 11, 9, 10, 15, 10, 14, 12, 11});
+  EXPECT_NEAR(spread.mean, 102.0 / 9, 1e-12);
 }
 
 TEST(BlockMemory, ComesFromThePartsOfAPass) {

@@ -121,6 +121,7 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.forward, [&](size_t i) { return block(i).forward; });
   add(sums.input, [&](size_t i) { return block(i).backward_input; });
   add(sums.weight, [&](size_t i) { return block(i).backward_weight; });
+  add(sums.deviation, [&](size_t i) { return block(i).spread * block(i).seconds(); });
   add(sums.variance, [&](size_t i) { return std::pow(block(i).spread * block(i).seconds(), 2); });
   add(sums.saved, [&](size_t i) { return block(i).saved_bytes; });
   add(sums.inputs, [&](size_t i) { return inputs[i]; });
@@ -167,7 +168,10 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   const double average = average_seconds(place, replicas, bytes);
 
   const double once = part(sums.forward) + part(sums.input) + part(sums.weight);
-  const double late = std::sqrt(std::max(0.0, part(sums.variance))) * place.lateness;
+  // ZeRO stage 3 waits for the latest replica in each block.
+  const double late = (settings.zero_stage == 3 ? part(sums.deviation)
+                                                : std::sqrt(std::max(0.0, part(sums.variance)))) *
+                      place.lateness;
   const double again = settings.recompute ? part(sums.forward) : 0;
   // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
   const double gathered = replicas > 1 ? profile.gather_seconds(bytes) : 0;

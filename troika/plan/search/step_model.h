@@ -164,7 +164,7 @@ class StepModel {
  private:
   // Sums over the blocks before each position in order().
   struct Sums {
-    std::vector<double> forward, input, weight, variance, saved, inputs, parameters;
+    std::vector<double> forward, input, weight, deviation, variance, saved, inputs, parameters;
     std::vector<double> crossing;  // bytes of earlier outputs that are read after each position
     // The bytes of activations and workspace in the backward pass of each block, with those of all
     // blocks before it: without and with recomputation.

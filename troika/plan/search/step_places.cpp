@@ -1,33 +1,17 @@
 // The ranks of stages: their devices, and the links within a stage and between stages.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "troika/plan/lateness.h"
 #include "troika/plan/search/step_model.h"
 
 namespace troika::plan {
 
 using layout::Link;
-
-namespace {
-
-// Returns the expected maximum of `count` independent standard normal numbers: the integral of 1 -
-// P(x)^count over x > 0, less that of P(x)^count over x < 0, where P is their distribution.
-double expected_maximum(int count) {
-  constexpr double kMost = 8, kStep = 1.0 / 64;
-  const auto below = [&](double x) {
-    return std::pow(std::erfc(-x / std::sqrt(2.0)) / 2, static_cast<double>(count));
-  };
-  double sum = 0;
-  for (double x = kStep / 2; x < kMost; x += kStep) sum += (1 - below(x) - below(-x)) * kStep;
-  return sum;
-}
-
-}  // namespace
 
 int StepModel::rank_of(const StepSettings& settings, int used, int replicas, int replica) const {
   if (settings.family != StepFamily::pipeline_rows) return used + replica;

@@ -12,6 +12,7 @@
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/plan/errors/refuse.h"
+#include "troika/plan/lateness.h"
 
 namespace troika::plan {
 
@@ -105,8 +106,8 @@ class StageMaker {
       : plan_(plan), options_(options) {}
 
   // `input_bytes` and `output_bytes` are the sizes of one sample's message from the previous stage
-  // and to the next one.
-  StageWork make(Blocks blocks, double input_bytes, double output_bytes,
+  // and to the next one, `replicas` is the number of ranks that run the stage.
+  StageWork make(Blocks blocks, double input_bytes, double output_bytes, int replicas,
                  const Profile& profile) const {
     const auto segments = layout::recompute_plan(plan_.recompute, blocks.size());
     double again = 0;
@@ -116,12 +117,13 @@ class StageMaker {
     // Recomputation comes before the input part of the backward pass.
     const double inputs = sum(blocks, &ProfiledBlock::backward_input) + again;
     const double weights = sum(blocks, &ProfiledBlock::backward_weight);
+    const double late = lateness(blocks, replicas);
     StageWork work;
-    work.passes = {.forward = seconds(sum(blocks, &ProfiledBlock::forward)),
-                   .backward_input = seconds(inputs),
-                   .backward_weight = seconds(weights)};
+    work.passes = {.forward = seconds(sum(blocks, &ProfiledBlock::forward)) * late,
+                   .backward_input = seconds(inputs) * late,
+                   .backward_weight = seconds(weights) * late};
     // A backward pass that is not split has the overhead only once.
-    work.passes.saved_by_whole = work.passes.backward() - seconds(inputs + weights);
+    work.passes.saved_by_whole = work.passes.backward() - seconds(inputs + weights) * late;
     work.output_bytes = output_bytes * options_.samples;
     work.parameter_bytes = sum(blocks, &ProfiledBlock::parameter_bytes);
     if (options_.optimizer_bytes_per_second > 0) {
@@ -148,6 +150,22 @@ class StageMaker {
   double seconds(double measured) const {
     const double fixed = std::min(options_.pass_overhead, measured);
     return fixed + (measured - fixed) * options_.samples;
+  }
+
+  // Returns the factor on the times of passes because each replica waits for the latest: with ZeRO
+  // stage 3 in each block, otherwise once for all blocks.
+  double lateness(Blocks blocks, int replicas) const {
+    double mean = 0, deviations = 0, variance = 0;
+    for (const auto& block : blocks) {
+      const double deviation = block.spread * block.seconds();
+      mean += block.seconds();
+      deviations += deviation;
+      variance += deviation * deviation;
+    }
+    if (mean == 0) return 1;
+    const auto& exchange = plan_.exchange;
+    const bool gathers = exchange.method == ExchangeMethod::zero && exchange.zero_stage == 3;
+    return 1 + expected_maximum(replicas) * (gathers ? deviations : std::sqrt(variance)) / mean;
   }
 
   static Blocks part_of(Blocks blocks, const layout::RecomputedSegment& segment) {
@@ -232,7 +250,8 @@ std::vector<StageWork> stage_work(const Profile& profile, const layout::Plan& pl
   require_number("overhead of a pass", options.pass_overhead);
   require_number("rate of the optimizer", options.optimizer_bytes_per_second);
   const OrderedBlocks blocks(profile);
-  const int stages = layout::Inventory(layout::schedule_of(plan)).stages;
+  const layout::Inventory inventory(layout::schedule_of(plan));
+  const int stages = inventory.stages;
   if (blocks.size() < static_cast<size_t>(stages)) {
     refuse("blocks of the profile", std::to_string(blocks.size()),
            fmt::format("at least {}, one for each stage", stages));
@@ -245,8 +264,9 @@ std::vector<StageWork> stage_work(const Profile& profile, const layout::Plan& pl
   std::vector<StageWork> all;
   size_t begin = 0;
   for (const size_t end : blocks.cut(plan.cut, stages)) {
+    const int replicas = plan.mesh.replicas(inventory.rank(static_cast<int>(all.size())));
     all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
-                             profile));
+                             replicas, profile));
     begin = end;
   }
   return all;

@@ -51,7 +51,7 @@ class PlacedMicroBatches : public parallel::MicroBatchSource {
  private:
   struct Placed {
     data::Batch batch;
-    std::shared_ptr<const nn::SampleKeys> keys;
+    std::shared_ptr<const nn::SampleKeys> keys = nullptr;
     bool is_asked = false;  // whether the model computes the loss
   };
   const Placed& at(int64_t micro_batch) const;

@@ -63,10 +63,10 @@ layout::MeasuredLink link_of(const Times& times, int64_t large_count, int ranks)
   const double n = ranks;
   const double bytes = sizeof(float) * static_cast<double>(large_count);
   layout::MeasuredLink link;
-  link.link.latency = times.small.median / (2 * (n - 1));
-  const double moving = std::max(times.large.median - times.small.median, 1e-9);
+  link.link.latency = times.small.mean / (2 * (n - 1));
+  const double moving = std::max(times.large.mean - times.small.mean, 1e-9);
   link.link.bandwidth = 2 * (n - 1) / n * bytes / moving;
-  link.spread = times.large.deviation / times.large.median;
+  link.spread = times.large.deviation / times.large.mean;
   return link;
 }
 
@@ -150,7 +150,7 @@ double measure_gathers(const comm::Group& group, at::Device device, int64_t grad
   const double bytes = sizeof(float) * static_cast<double>(each * ranks);
   const double moved = bytes / static_cast<double>(ranks) * static_cast<double>(ranks - 1);
   const double messages = static_cast<double>(ranks - 1) * link.latency + moved / link.bandwidth;
-  const double copying = mean_over_ranks(robust_spread(seconds).median, group) - messages;
+  const double copying = mean_over_ranks(robust_spread(seconds).mean, group) - messages;
   return copying > 0 ? bytes / copying : 0;
 }
 
@@ -181,11 +181,11 @@ double measure_overlap(const comm::Group& group, at::Device device, int64_t grad
     work();
     return watch.seconds();
   };
-  const auto median = [&](const std::vector<double>& seconds) {
-    return mean_over_ranks(robust_spread(seconds).median, group);
+  const auto mean = [&](const std::vector<double>& seconds) {
+    return mean_over_ranks(robust_spread(seconds).mean, group);
   };
-  const double once = median({time(compute)});
-  const double each = median({time([&] { start(buckets.size()), finish(); })}) /
+  const double once = mean({time(compute)});
+  const double each = mean({time([&] { start(buckets.size()), finish(); })}) /
                       static_cast<double>(buckets.size());
   // Less communication would make a difference that is lost in the noise of computing.
   const auto count = static_cast<size_t>(std::clamp(once / 2 / each, 1.0, 100.0));
@@ -195,8 +195,8 @@ double measure_overlap(const comm::Group& group, at::Device device, int64_t grad
     communicating.push_back(time([&] { start(count), finish(); }));
     both.push_back(time([&] { start(count), compute(), finish(); }));
   }
-  const double alone = median(computing), reduced = median(communicating);
-  return std::clamp((alone + reduced - median(both)) / std::min(alone, reduced), -1.0, 1.0);
+  const double alone = mean(computing), reduced = mean(communicating);
+  return std::clamp((alone + reduced - mean(both)) / std::min(alone, reduced), -1.0, 1.0);
 }
 
 }  // namespace troika::train

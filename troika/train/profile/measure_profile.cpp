@@ -77,12 +77,12 @@ void take_times(std::vector<layout::ProfiledBlock>& blocks,
     std::vector<double> sums(own.forward.size());
     std::ranges::transform(own.forward, own.backward, sums.begin(), std::plus());
     auto row = rows[static_cast<int64_t>(i)];
-    row[0] = robust_spread(own.forward).median;
-    row[1] = robust_spread(own.backward).median;
-    row[2] = robust_spread(own.backward_input).median;
-    row[3] = robust_spread(own.backward_weight).median;
+    row[0] = robust_spread(own.forward).mean;
+    row[1] = robust_spread(own.backward).mean;
+    row[2] = robust_spread(own.backward_input).mean;
+    row[3] = robust_spread(own.backward_weight).mean;
     const auto all = robust_spread(sums);
-    row[4] = all.deviation / std::max(all.median, 1e-12);
+    row[4] = all.deviation / std::max(all.mean, 1e-12);
   }
   average_over_ranks(numbers, group);
   for (size_t i = 0; i < blocks.size(); ++i) {

@@ -22,8 +22,8 @@ struct ProfileOptions {
 // Measures the times and bytes of the blocks of the model that the options name, the optimizer, and
 // the links between the ranks. All ranks run the same passes at the same time, as in training, so
 // the times include what processes of one machine take from each other. Times are means over ranks
-// of medians over micro-batches. Bytes are counted on tensors without memory (PassMemory), so the
-// measurement itself takes the memory of one micro-batch and of the optimizer.
+// of means over micro-batches, without outliers. Bytes are counted on tensors without memory
+// (PassMemory), so the measurement itself takes the memory of one micro-batch and of the optimizer.
 //
 // The result is the same on all ranks. Collective; blocks. Changes the state of LibTorch's default
 // generator. Throws Error(usage) for options that name no model of blocks, and for an unknown

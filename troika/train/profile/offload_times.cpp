@@ -42,7 +42,7 @@ double pass_seconds(Task& task, const Placement& placement, const data::Batch& b
     if (i > 0) seconds.push_back(watch.seconds());  // the first one makes the files
     task.module().zero_grad(/*set_to_none=*/true);
   }
-  return mean_over_ranks(robust_spread(seconds).median, group);
+  return mean_over_ranks(robust_spread(seconds).mean, group);
 }
 
 void make_folder(const std::string& target) {

@@ -22,9 +22,9 @@ OffloadTargets offload_targets(const TrainOptions& options, const comm::Group& g
 
 // Return the seconds that offload adds, on all ranks at the same time: to the passes of a
 // micro-batch of this many samples, and to a step of the optimizer. They are means over ranks of
-// differences of medians, and at least 0. Make the folders. Written pages stay in the system's
-// cache as long as memory is free, so a run that leaves little of it may take longer. The copies of
-// gradients and parameters between a GPU and the host are not included.
+// differences of means without outliers, and at least 0. Make the folders. Written pages stay in
+// the system's cache as long as memory is free, so a run that leaves little of it may take longer.
+// The copies of gradients and parameters between a GPU and the host are not included.
 //
 // The results are the same on all ranks. Collective; block. Change the state of LibTorch's default
 // generator.

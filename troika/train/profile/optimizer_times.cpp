@@ -48,7 +48,7 @@ OptimizerTimes measure_optimizer(Task& task, const optim::OptimizerOptions& opti
     if (!parameters.front().tensor.is_cpu()) parameters.front().tensor.flatten()[0].item<double>();
     seconds.push_back(watch.seconds());
   }
-  result.seconds = mean_over_ranks(robust_spread(seconds).median, group);
+  result.seconds = mean_over_ranks(robust_spread(seconds).mean, group);
   return result;
 }
 

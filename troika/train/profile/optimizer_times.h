@@ -12,7 +12,7 @@ class Task;
 struct OptimizerTimes {
   double parameter_bytes = 0;  // of trained parameters
   double state_bytes = 0;      // of states, and of float32 masters with their gradients
-  double seconds = 0;          // of a step: the mean over ranks of medians
+  double seconds = 0;          // of a step: the mean over ranks and steps, without outliers
 };
 
 // Steps copies of the task's trained parameters on all ranks at the same time. All numbers are 0

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "troika/base/error.h"
 
@@ -20,10 +21,17 @@ double median_of(std::vector<double>& values) {
 }  // namespace
 
 RobustSpread robust_spread(std::vector<double> values) {
-  RobustSpread result{.median = median_of(values)};
-  for (auto& value : values) value = std::abs(value - result.median);
-  constexpr double kNormal = 1.4826;
-  result.deviation = kNormal * median_of(values);
+  const double median = median_of(values);
+  std::vector<double> distances;
+  for (const double value : values) distances.push_back(std::abs(value - median));
+  constexpr double kNormal = 1.4826, kDeviations = 5;
+  RobustSpread result{.deviation = kNormal * median_of(distances)};
+  std::erase_if(values, [&](double value) {
+    return std::abs(value - median) > kDeviations * result.deviation;
+  });
+  // At least the half that is nearest to the median is left.
+  result.mean =
+      std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
   return result;
 }
 
