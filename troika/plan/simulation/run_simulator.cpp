@@ -5,6 +5,7 @@
 #include <queue>
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/layout/schedules/segment.h"
 #include "troika/plan/simulation/disturbed_times.h"
 #include "troika/plan/simulation/rank_state.h"
