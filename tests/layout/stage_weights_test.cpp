@@ -12,7 +12,8 @@
 namespace troika::layout {
 namespace {
 
-constexpr StageWeights kAsynchronous[] = {StageWeights::stashed, StageWeights::vertical_sync,
+constexpr StageWeights kAsynchronous[] = {StageWeights::stashed, StageWeights::unstashed,
+                                          StageWeights::vertical_sync,
                                           StageWeights::double_buffered};
 
 std::vector<int64_t> versions(const AsynchronousStage& stage, int64_t count) {
@@ -30,6 +31,7 @@ TEST(StageWeights, AreThoseOfThePapers) {
   EXPECT_THAT(of(StageWeights::stashed, 1, 0), ElementsAre(0, 0, 0, 1, 2, 3, 4, 5));
   EXPECT_THAT(of(StageWeights::stashed, 1, 1), ElementsAre(0, 0, 1, 2, 3, 4, 5, 6));
   EXPECT_THAT(of(StageWeights::stashed, 1, 2), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(of(StageWeights::unstashed, 1, 0), ElementsAre(0, 0, 0, 1, 2, 3, 4, 5));
   EXPECT_THAT(of(StageWeights::vertical_sync, 1, 2), ElementsAre(0, 0, 0, 1, 2, 3, 4, 5));
   // w(t+1) = w(t) - v grad f(w(t-1)).
   EXPECT_THAT(of(StageWeights::double_buffered, 2, 1), ElementsAre(0, 0, 0, 0, 1, 1, 2, 2));
@@ -77,6 +79,7 @@ TEST(StageWeights, StepsByReplicasScaleLearningRates) {
 // Follows the order of passes, and counts the versions that later passes use, and the newest.
 TEST(StageWeights, KeepNoMoreVersionsThanTheBound) {
   for (const auto weights : kAsynchronous) {
+    if (weights == StageWeights::unstashed) continue;  // keeps none
     for (const auto& [ranks, each] : {std::pair(2, 1), {3, 1}, {6, 1}, {2, 2}, {4, 3}}) {
       const int in_flight = each * ranks;
       for (int64_t m = weights == StageWeights::double_buffered ? in_flight : 1; m <= 12; ++m) {

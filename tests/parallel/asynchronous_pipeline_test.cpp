@@ -68,6 +68,29 @@ TEST(AsynchronousPipeline, OneStageIsPlainGradientDescent) {
   }
 }
 
+// The gradients of weights that have changed since the forward pass. ResNet-20 diverges within a
+// few steps.
+TEST(AsynchronousPipeline, StepsWithoutTheStash) {
+  for (const std::string model : kModels) {
+    const bool diverges = model.starts_with("resnet20");
+    expect_delayed_steps({.model = model,
+                          .stages = 3,
+                          .weights = StageWeights::unstashed,
+                          .segments = diverges ? std::vector{3} : segments_of(kSteps, 1)});
+  }
+  expect_delayed_steps({.stages = 4,
+                        .weights = StageWeights::unstashed,
+                        .micro_batches = 2,
+                        .segments = {12, 3},
+                        .optimizer = "adamw",
+                        .in_flight = 2});
+  expect_delayed_steps({.stages = 3,
+                        .weights = StageWeights::unstashed,
+                        .micro_batches = 2,
+                        .segments = {14, 5},
+                        .shared_by = {2, 1, 1}});
+}
+
 // Macro-batches; the last step before a drain may have fewer micro-batches.
 TEST(AsynchronousPipeline, AccumulatesMicroBatches) {
   for (const auto weights : kAll) {

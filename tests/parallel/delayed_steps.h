@@ -115,12 +115,19 @@ inline int version(const Course& course, int stage, int b) {
   if (p == 1) return b / m;
   switch (course.weights) {
     case StageWeights::stashed:
+    case StageWeights::unstashed:
       return std::max(0, b - own) / m;
     case StageWeights::vertical_sync:
       return std::max(0, b - first) / m;
     default:
       return std::max(0, b / m - 1);
   }
+}
+
+// The same for the backward pass: without the stash, all steps before that of the micro-batch.
+inline int backward_version(const Course& course, int stage, int b) {
+  if (course.weights != StageWeights::unstashed) return version(course, stage, b);
+  return b / course.micro_batches_of(stage);
 }
 
 struct Results {
@@ -163,24 +170,30 @@ inline Results oracle(const Course& course) {
     for (const auto& parameter : of) result[parameter.name] = parameter.tensor.detach().clone();
     return result;
   };
+  // Autograd does not count the change, so that a backward pass takes these values.
   const auto set = [](const std::vector<optim::Parameter>& of, const Values& from) {
-    const at::NoGradGuard no_grad;
-    for (const auto& parameter : of) parameter.tensor.copy_(from.at(parameter.name));
+    for (const auto& parameter : of) {
+      parameter.tensor.variable_data().copy_(from.at(parameter.name));
+    }
   };
   int first = 0;
   for (const int segment : course.segments) {
     std::vector<std::vector<Values>> versions;
     for (const auto& of : parameters) versions.push_back({values(of)});
-    model.zero_grad(/*set_to_none=*/true);
-    for (int b = 0; b < segment; ++b) {
+    const auto use = [&](int (*version_of)(const Course&, int, int), int b) {
       for (size_t s = 0; s < parameters.size(); ++s) {
-        const int used = version(course, static_cast<int>(s), b);
+        const int used = version_of(course, static_cast<int>(s), b);
         set(parameters[s], versions[s].at(static_cast<size_t>(used)));
       }
+    };
+    model.zero_grad(/*set_to_none=*/true);
+    for (int b = 0; b < segment; ++b) {
       for (int replica = 0; replica < r; ++replica) {
+        use(version, b);
         const int i = (first + b) * r + replica;
         const nn::KeyedDraws draws(batches.keys(i));
         const auto loss = batches.loss(i, model.forward(batches.inputs(i)));
+        use(backward_version, b);
         (loss * (1.0 / m / r)).backward();
         results.losses.push_back(loss.item<double>());
       }

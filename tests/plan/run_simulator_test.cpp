@@ -107,21 +107,17 @@ TEST(RunSimulator, MessagesShareThePortsOfHosts) {
   run.cluster = Cluster::uniform(2, 2);
   run.cluster.network = {0.5, 100};
   run.stages = {{.passes = {1, 2, 0}, .output_bytes = 100}};
-  const auto alone = [&] {
-    auto one = run;
-    one.plan.mesh = Mesh::parse("pipeline=2");
-    one.cluster = Cluster::uniform(2, 1);
-    one.cluster.network = run.cluster.network;
-    return simulate_run(one).seconds;
-  }();
-  EXPECT_DOUBLE_EQ(alone, 1 + 1.5 + 3 + 1.5 + 2);
+  auto alone = run;
+  alone.plan.mesh = Mesh::parse("pipeline=2");
+  alone.cluster = Cluster::uniform(2, 1);
+  alone.cluster.network = run.cluster.network;
+  EXPECT_DOUBLE_EQ(simulate_run(alone).seconds, 1 + 1.5 + 3 + 1.5 + 2);
   const auto shared = simulate_run(run);
   EXPECT_DOUBLE_EQ(shared.seconds, 1 + 2.5 + 3 + 2.5 + 2);
   EXPECT_EQ(shared.ranks[0].sent_bytes, 100);
   EXPECT_EQ(shared.ranks[0].received_bytes, 100);
   EXPECT_DOUBLE_EQ(shared.ranks[0].idle_seconds, 8);
-  const ClusterLinks links(run.cluster);
-  const auto names = links.names();
+  const auto names = ClusterLinks(run.cluster).names();
   const auto out = std::ranges::find(names, "host host-0, network, out") - names.begin();
   EXPECT_EQ(shared.links[static_cast<size_t>(out)].bytes, 200);
   EXPECT_DOUBLE_EQ(shared.links[static_cast<size_t>(out)].busy_seconds, 2);
@@ -146,10 +142,13 @@ TEST(RunSimulator, BucketsOverlapTheBackwardPass) {
     if (span.name == "bucket" && span.rank == 1) begins.push_back(span.begin);
   }
   EXPECT_EQ(begins, (std::vector<double>{4.5, 6}));
-  // A pipeline begins its averages after the backward pass.
+  // So does a pipeline, in each step, except after the parts of backward passes.
   run.plan.mesh = Mesh::parse("pipeline=1 data=2");
-  run.plan.schedule = "gpipe";
-  EXPECT_DOUBLE_EQ(simulate_run(run).seconds, 6 + 2 + 0.5);
+  run.steps = 2;
+  for (const std::string schedule : {"gpipe", "pipedream", "zb-h1"}) {
+    run.plan.schedule = schedule;
+    EXPECT_DOUBLE_EQ(simulate_run(run).seconds, schedule == "zb-h1" ? 2 * 8.5 : 2 * 7.5);
+  }
 }
 
 TEST(RunSimulator, ShardsWithZero) {

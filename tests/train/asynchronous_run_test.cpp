@@ -320,8 +320,17 @@ TEST_F(AsynchronousRun, RefusesWhatNeedsAllGradientsAtOnce) {
   options.pipeline.vertical_sync = true;
   refused(options, 2, "mlp", "strategy 1f1b does not take pipeline.vertical_sync");
   options.pipeline.vertical_sync = false;
+  options.pipeline.stash_weights = false;
+  refused(options, 2, "mlp", "strategy 1f1b does not take pipeline.stash_weights");
+  options.pipeline.stash_weights = true;
   options.pipeline.in_flight = 2;
   refused(options, 2, "mlp", "strategy 1f1b does not take pipeline.in_flight");
+  options = asynchronous("pipedream");
+  options.pipeline.stash_weights = false;
+  options.trainer.precision = "bf16-mixed";
+  refused(options, 2, "mlp",
+          "got trainer.precision bf16-mixed with schedule pipedream-unstashed, expected 32, or "
+          "pipeline.stash_weights");
 }
 
 TEST(AsynchronousPlan, FollowsTheOptions) {
@@ -340,6 +349,10 @@ TEST(AsynchronousPlan, FollowsTheOptions) {
   options.pipeline.in_flight = 2;
   EXPECT_EQ(plan("pipedream").without_flushes.in_flight, 2);
   EXPECT_EQ(plan("pipedream_2bw").micro_batches, 8);
+  options.pipeline.stash_weights = false;
+  EXPECT_EQ(plan("pipedream").weights(), StageWeights::unstashed);
+  options.pipeline = {};
+  options.pipeline.in_flight = 2;
   options.pipeline.vertical_sync = true;
   EXPECT_EQ(plan("pipedream").weights(), StageWeights::vertical_sync);
   EXPECT_EQ(layout::Plan::parse(plan("pipedream").text(), "text"), plan("pipedream"));

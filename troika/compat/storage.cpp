@@ -29,6 +29,10 @@ LeafMemory copy_of(const LeafMemory& memory) {
   return {memory.values.clone(), c10::VariableVersion(memory.changes.current_version())};
 }
 
+LeafMemory counted_apart(const LeafMemory& memory) {
+  return {memory.values, c10::VariableVersion(memory.changes.current_version())};
+}
+
 void use_memory(const at::Tensor& leaf, const LeafMemory& memory) {
   leaf.set_data(memory.values);
   torch::autograd::impl::set_version_counter(leaf, memory.changes);

@@ -23,6 +23,9 @@ struct LeafMemory {
 LeafMemory memory_of(const at::Tensor& leaf);
 // Returns memory of its own with the same values, strides and count.
 LeafMemory copy_of(const LeafMemory& memory);
+// Returns the same memory with a count of its own: a graph that was recorded with the count of
+// `memory` does not notice changes that are counted by the result.
+LeafMemory counted_apart(const LeafMemory& memory);
 // Makes this the leaf's memory and count. The memory must have the leaf's type, shape and device.
 // Graphs keep the leaf itself, and views of the memory that the leaf had when they were recorded: a
 // backward pass must run while the leaf has that memory.

@@ -74,6 +74,9 @@ std::string weights_text(const Plan& plan) {
       return "";
     case StageWeights::stashed:
       return "no flushes; a micro-batch uses each stage's newest weights, forward and backward";
+    case StageWeights::unstashed:
+      return "no flushes; a pass uses each stage's newest weights, backward other ones than "
+             "forward";
     case StageWeights::vertical_sync:
       return "no flushes; a micro-batch uses weights of the same step on all stages";
     case StageWeights::double_buffered:

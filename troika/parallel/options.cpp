@@ -157,6 +157,10 @@ void add_options(config::Table& table, PipelineSection& options) {
   table.add("pipeline.vertical_sync", &options.vertical_sync,
             "pipedream: a micro-batch uses weights of the same step on all stages, instead of each "
             "stage's newest ones");
+  table.add("pipeline.stash_weights", &options.stash_weights,
+            "pipedream: the backward pass of a micro-batch uses the weights of its forward pass; "
+            "false, for comparisons: it uses the stage's newest weights, and gradients are those "
+            "of no weights");
   table.add("pipeline.in_flight", &options.in_flight,
             "pipedream and pipedream_2bw: micro-batches that a stage has in flight for each stage "
             "that follows; 2 hides messages that take half as long as a stage, and keeps more "

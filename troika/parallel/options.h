@@ -52,6 +52,7 @@ struct PipelineSection {
   std::string cut_by = "parameters";  // of which stages have about equal amounts, without a cut
   double activations = 0;             // of schedule auto: the limit of each rank; 0: its default
   bool vertical_sync = false;         // of strategy pipedream
+  bool stash_weights = true;          // of strategy pipedream
   int64_t in_flight = 1;              // without flushes: see layout::AsynchronousPipeline
   bool steps_by_replicas = false;     // of strategy pipedream; the same
 };

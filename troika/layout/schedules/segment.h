@@ -6,8 +6,8 @@
 
 namespace troika::layout {
 
-// Returns the order of `micro_batches` micro-batches, without messages. Replicas run their own
-// passes of their stage's.
+// Returns the order of `micro_batches` micro-batches, without messages. The line of a stage has the
+// passes of all of its replicas; a replica runs those of its own micro-batches, in this order.
 Schedule asynchronous_order(const AsynchronousPipeline& pipeline, int micro_batches);
 
 // Returns the actions of `steps` steps, with the messages between stages. Each stage reduces and

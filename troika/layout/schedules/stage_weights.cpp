@@ -11,8 +11,9 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, StageWeights>, 3> kSchedules{
+constexpr std::array<std::pair<std::string_view, StageWeights>, 4> kSchedules{
     {{"pipedream", StageWeights::stashed},
+     {"pipedream-unstashed", StageWeights::unstashed},
      {"pipedream-vertical-sync", StageWeights::vertical_sync},
      {"pipedream-2bw", StageWeights::double_buffered}}};
 
@@ -49,6 +50,7 @@ int64_t AsynchronousStage::version(int64_t micro_batch) const {
     case StageWeights::synchronous:
       return steps(micro_batch, micro_batches);
     case StageWeights::stashed:
+    case StageWeights::unstashed:
       return steps(micro_batch - warm_up, micro_batches);
     case StageWeights::vertical_sync:
       return steps(micro_batch - first_warm_up, micro_batches);
@@ -64,6 +66,7 @@ int64_t AsynchronousStage::most_versions() const {
   const int64_t delay = weights == StageWeights::vertical_sync ? first_warm_up : warm_up;
   switch (weights) {
     case StageWeights::synchronous:
+    case StageWeights::unstashed:
       return 1;
     case StageWeights::double_buffered:
       return 2;

@@ -19,6 +19,10 @@ enum class StageWeights {
   // The forward pass uses the stage's newest weights, and the backward pass of the same micro-batch
   // the same: weight stashing (Narayanan et al., SOSP 2019, section 3.3).
   stashed,
+  // The forward pass uses the stage's newest weights, and the backward pass those that are the
+  // newest
+  // by then: what weight stashing is there to prevent, for comparisons with it.
+  unstashed,
   // Each micro-batch uses the weights of one step on all stages, the newest that the first stage
   // has when the micro-batch enters the pipeline: vertical sync (the same section).
   vertical_sync,
@@ -91,8 +95,8 @@ struct AsynchronousStage {
   int64_t own_before(int64_t count, int replica) const {
     return (count - replica + replicas - 1) / replicas;
   }
-  // Returns the version that a micro-batch uses. It never decreases from one micro-batch to the
-  // next.
+  // Returns the version that the forward pass of a micro-batch uses and, unless weights are
+  // unstashed, its backward pass. It never decreases from one micro-batch to the next.
   int64_t version(int64_t micro_batch) const;
   // Returns an upper bound of the versions that the stage keeps at once, the newest included.
   int64_t most_versions() const;

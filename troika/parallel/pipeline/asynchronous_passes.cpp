@@ -32,7 +32,9 @@ int peer(int stage, int other) {
 }  // namespace
 
 AsynchronousPasses::AsynchronousPasses(const Parts& parts)
-    : parts_(parts), stage_(parts.own.all().front()->index), versions_(trained(parts.own)) {}
+    : parts_(parts),
+      stage_(parts.own.all().front()->index),
+      versions_(trained(parts.own), parts.order.weights != layout::StageWeights::unstashed) {}
 
 int64_t AsynchronousPasses::in_step(int64_t left) const {
   return std::min(left, parts_.order.micro_batches);

@@ -7,8 +7,8 @@
 
 namespace troika::parallel {
 
-WeightVersions::WeightVersions(std::vector<at::Tensor> parameters)
-    : parameters_(std::move(parameters)) {}
+WeightVersions::WeightVersions(std::vector<at::Tensor> parameters, bool stashes)
+    : parameters_(std::move(parameters)), stashes_(stashes) {}
 
 WeightVersions::Memory WeightVersions::memory() const {
   Memory result;
@@ -28,7 +28,9 @@ void WeightVersions::begin_next(bool keeps) {
   if (keeps) {
     auto current = memory();
     Memory next;
-    for (const auto& one : current) next.push_back(compat::copy_of(one));
+    for (const auto& one : current) {
+      next.push_back(stashes_ ? compat::copy_of(one) : compat::counted_apart(one));
+    }
     use(next);
     older_.emplace(newest_, std::move(current));
   }

@@ -14,15 +14,17 @@ namespace troika::parallel {
 
 // Keeps older versions of parameters beside the newest one (weight stashing: Narayanan et al., SOSP
 // 2019, section 3.3). Every version has memory of its own, so a step changes no memory that a
-// recorded graph refers to. Not thread-safe.
+// recorded graph refers to. Unless it `stashes`, all versions have the newest values in one memory,
+// and differ only in autograd's count of changes: a backward pass then takes values that have
+// changed since its forward pass. Not thread-safe.
 class WeightVersions {
  public:
   // Starts with the parameters' values as version 0.
-  explicit WeightVersions(std::vector<at::Tensor> parameters);
+  WeightVersions(std::vector<at::Tensor> parameters, bool stashes);
 
   int64_t newest() const { return newest_; }
   // The number of versions that have memory, the newest included.
-  size_t kept() const { return older_.size() + 1; }
+  size_t kept() const { return stashes_ ? older_.size() + 1 : 1; }
 
   // Drops the versions before `version`, except for the newest.
   void drop_before(int64_t version);
@@ -52,6 +54,7 @@ class WeightVersions {
   void use(const Memory& memory) const;
 
   const std::vector<at::Tensor> parameters_;
+  const bool stashes_;
   int64_t newest_ = 0;
   std::map<int64_t, Memory> older_;
   Memory aside_;  // the newest, while another version is used

@@ -225,6 +225,7 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
 // is at most that of a stage without replicas.
 int StepModel::older_versions(const StepSettings& settings, int used, int replicas) const {
   if (settings.family != StepFamily::no_flushes) return 0;
+  if (problem_.weights == layout::StageWeights::unstashed) return 0;
   if (problem_.weights == layout::StageWeights::double_buffered) return 1;
   const int count = micro_batches_[settings.profile];
   const int after = settings.devices - used - 1;

@@ -71,8 +71,14 @@ void RankPrograms::prepare(std::vector<Action> actions) {
   };
   auto& program = programs_.emplace_back();
   std::vector<size_t> last_backward(static_cast<size_t>(stages()), actions.size());
+  const auto end_stage = [&](int stage) {
+    auto& last = last_backward[static_cast<size_t>(stage)];
+    if (last < program.size()) program[last].ends_stage = true;
+    last = actions.size();
+  };
   for (size_t i = 0; i < actions.size(); ++i) {
     const auto& action = actions[i];
+    if (action.kind == ActionKind::reduce) end_stage(action.stage);
     if (action.kind == ActionKind::receive_activation ||
         action.kind == ActionKind::receive_gradient) {
       continue;  // taken when the pass begins
@@ -98,9 +104,7 @@ void RankPrograms::prepare(std::vector<Action> actions) {
     program[is_activation ? takes_activation_[at(action)] : takes_gradient_[at(action)]]
         .takes.push_back(action);
   }
-  for (const size_t item : last_backward) {
-    if (item < program.size()) program[item].ends_stage = true;
-  }
+  for (int stage = 0; stage < stages(); ++stage) end_stage(stage);
 }
 
 const std::vector<ProgramItem>& RankPrograms::of(int rank) const {

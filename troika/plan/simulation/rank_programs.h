@@ -15,7 +15,7 @@ struct ProgramItem {
   std::optional<layout::Action> beside = {};
   // If the action is a pass: the messages of other ranks that the item receives.
   std::vector<layout::Action> takes = {};
-  bool ends_stage = false;  // whether this is the last backward pass of its stage on this rank
+  bool ends_stage = false;  // whether this is the stage's last backward pass of a step on this rank
 };
 
 // Returns the one or two passes of a program item.

@@ -5,6 +5,7 @@
 #include <queue>
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/layout/schedules/segment.h"
 #include "troika/plan/simulation/disturbed_times.h"
 #include "troika/plan/simulation/rank_state.h"
@@ -211,10 +212,12 @@ class Simulator {
     return true;
   }
 
-  // With one stage, gradients are averaged while its last backward pass runs.
+  // Gradients are averaged while their stage's last backward pass runs. Where a schedule has
+  // backward passes in two parts, averages begin after the last one.
   void finish_pass_at(int rank, double end) {
     const auto& own = state(rank);
-    if (item(rank).ends_stage && is_one_stage() && averages_gradients(own.step)) {
+    const bool is_whole = item(rank).action.kind == ActionKind::backward && !item(rank).beside;
+    if (item(rank).ends_stage && is_whole && averages_gradients(own.step)) {
       const int stage = item(rank).action.stage;
       const double backward = work(stage).passes.backward();
       const double scale = backward > 0 ? own.seconds / backward : 0;

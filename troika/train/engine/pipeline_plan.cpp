@@ -82,6 +82,10 @@ void require_asynchronous(const TrainOptions& options, const layout::Plan& plan)
   if (trainer.gradient_clip_val > 0 && trainer.gradient_clip_algorithm == "norm") {
     refuse("trainer.gradient_clip_algorithm norm", "value, or stage_norm: the norm of each stage");
   }
+  // A cast copy of the weights would keep their values up to the backward pass.
+  if (plan.weights() == layout::StageWeights::unstashed && plan.precision == "bf16-mixed") {
+    refuse("trainer.precision bf16-mixed", "32, or pipeline.stash_weights");
+  }
   if (plan.precision == "16-mixed") refuse("trainer.precision 16-mixed", "32 or bf16-mixed");
 }
 

@@ -62,6 +62,12 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
                  .got = "true",
                  .expected = "false, or the strategy pipedream"});
   }
+  if (!options.pipeline.stash_weights && plan.weights() != layout::StageWeights::unstashed) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} does not take pipeline.stash_weights", strategy),
+                 .got = "false",
+                 .expected = "true, or the strategy pipedream without pipeline.vertical_sync"});
+  }
   if (options.pipeline.in_flight != 1 && !plan.is_asynchronous()) {
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("strategy {} does not take pipeline.in_flight", strategy),

@@ -175,9 +175,12 @@ void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
 // The names of PipeDream's papers. Their pipedream_flush is 1f1b.
 template <StageWeights weights>
 void pipedream(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  const bool is_vertical = weights == StageWeights::stashed && options.pipeline.vertical_sync;
-  plan.schedule =
-      layout::asynchronous_schedule_name(is_vertical ? StageWeights::vertical_sync : weights);
+  auto chosen = weights;
+  if (weights == StageWeights::stashed) {
+    if (!options.pipeline.stash_weights) chosen = StageWeights::unstashed;
+    if (options.pipeline.vertical_sync) chosen = StageWeights::vertical_sync;
+  }
+  plan.schedule = layout::asynchronous_schedule_name(chosen);
   plan.without_flushes = {.in_flight = options.pipeline.in_flight,
                           .steps_by_replicas = options.pipeline.steps_by_replicas};
   cut_model(plan, options, cluster);
