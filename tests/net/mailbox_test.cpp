@@ -147,25 +147,50 @@ TEST_F(Mail, DataMustBelongToAMessageThatWasGranted) {
   EXPECT_EQ(mailbox_.begin(data(5, kEagerBytes, kEagerBytes)), buffer.data() + kEagerBytes);
 }
 
-TEST_F(Mail, HandlersFillOneLongMessageAtATime) {
+TEST_F(Mail, HandlersFillOneVeryLongMessageAtATime) {
   std::vector<size_t> sizes;
-  handlers_[1] = {3 * kEagerBytes,
+  const size_t size = size_t{20} << 20;
+  handlers_[1] = {size + 1,
                   [&](const std::string&, const std::string& m) { sizes.push_back(m.size()); }};
-  const size_t size = 2 * kEagerBytes;
+  const auto arrive = [&](uint64_t id) {
+    for (size_t at = 0; at < size; at += kMaxFramePayload) {
+      const FrameHead data{FrameKind::data, static_cast<uint32_t>(kMaxFramePayload), 1, id, at};
+      ASSERT_NE(mailbox_.begin(data), nullptr);
+      mailbox_.end(data);
+    }
+  };
   for (const uint64_t id : {1, 2}) mailbox_.announce({FrameKind::announce, 0, 1, id, size});
-  mailbox_.announce({FrameKind::announce, 0, 1, 3, 4 * kEagerBytes});
+  mailbox_.announce({FrameKind::announce, 0, 1, 3, size + 2});
   ASSERT_EQ(replies_.size(), 1u) << "the second waits, and the third behind it";
-  const FrameHead data{FrameKind::data, static_cast<uint32_t>(size), 1, 1, 0};
-  ASSERT_NE(mailbox_.begin(data), nullptr);
-  mailbox_.end(data);
+  arrive(1);
   EXPECT_THAT(sizes, testing::ElementsAre(size));
   ASSERT_EQ(replies_.size(), 3u);
   EXPECT_EQ(replies_[1].kind, FrameKind::grant);
   EXPECT_EQ(replies_[2].kind, FrameKind::refuse) << "the third is longer than the handler takes";
-  const FrameHead second{FrameKind::data, static_cast<uint32_t>(size), 1, 2, 0};
-  mailbox_.begin(second);
-  mailbox_.end(second);
+  arrive(2);
   EXPECT_EQ(sizes.size(), 2u);
+}
+
+// With several sockets, the data of messages may arrive in any order.
+TEST_F(Mail, HandlersFillSeveralLongMessagesAndTakeThemInOrder) {
+  std::vector<std::string> taken;
+  handlers_[1] = {3 * kEagerBytes,
+                  [&](const std::string&, std::string text) { taken.push_back(std::move(text)); }};
+  const size_t half = kEagerBytes;
+  for (const uint64_t id : {1, 2}) mailbox_.announce({FrameKind::announce, 0, 1, id, 2 * half});
+  EXPECT_EQ(replies_.size(), 2u) << "both are granted";
+  const auto arrive = [&](uint64_t id, size_t at, char letter) {
+    const FrameHead data{FrameKind::data, static_cast<uint32_t>(half), 1, id, at};
+    std::fill_n(mailbox_.begin(data), half, letter);
+    mailbox_.end(data);
+  };
+  arrive(2, half, 'd');
+  arrive(2, 0, 'c');
+  arrive(1, half, 'b');
+  EXPECT_THAT(taken, testing::IsEmpty());
+  arrive(1, 0, 'a');
+  EXPECT_THAT(taken, testing::ElementsAre(std::string(half, 'a') + std::string(half, 'b'),
+                                          std::string(half, 'c') + std::string(half, 'd')));
 }
 
 TEST_F(Mail, NothingIsWrittenToABufferThatWasCancelled) {

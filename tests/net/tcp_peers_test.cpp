@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <thread>
 
@@ -321,6 +322,35 @@ TEST_F(TcpPeers, WaitForAListenerThatIsNotThereYet) {
   connects.join();
   send_by(b, "a", 1, "hello", soon());
   EXPECT_EQ(Receipt(a, "b", 1, 5).text(), "hello");
+}
+
+// A thread that sleeps in run_until() waits for what another one changes by act_on().
+TEST_F(TcpPeers, ActsWakeThreadsThatWait) {
+  constexpr int kTurns = 10;
+  auto sleeping = options("a");
+  sleeping.polls = false;
+  TcpEndpoint a(sleeping);
+  int turn = 0;
+  bool is_late = false;
+  std::atomic<int> seen = 0;
+  a.after(kSoon, [&] { is_late = true; });
+  std::thread waiter([&] {
+    a.run_until(
+        [&] {
+          seen = turn;
+          seen.notify_all();
+          return turn == kTurns;
+        },
+        2 * kSoon);
+    seen = kTurns;  // also if it came too late
+    seen.notify_all();
+  });
+  for (int next = 1; next <= kTurns; ++next) {
+    act_on(a, [&] { turn = next; });
+    for (int last = seen; last < next; last = seen) seen.wait(last);
+  }
+  waiter.join();
+  EXPECT_FALSE(is_late) << "only a timer woke the thread";
 }
 
 TEST_F(TcpPeers, OptionsThatMakeNoSenseAreRefused) {

@@ -41,6 +41,27 @@ TEST(ServerCalls, PushedValuesArePulled) {
   EXPECT_THAT(both.values<double>(), ElementsAre(198.5, 199.5));
 }
 
+TEST(ServerCalls, ValuesThatAreKeptAreNotCopied) {
+  Nodes nodes(tables({dense(50'000)}));
+  nodes.add_all(2, 1);
+  auto& worker = nodes.worker(0);
+  auto values = std::make_shared<std::vector<double>>(50'000, 1);
+  const std::weak_ptr<std::vector<double>> kept = values;
+  {
+    const auto before = worker.pull("w", KeySpan{0, 1});
+    const auto both =
+        worker.push_pull("w", KeySpan{0, 50'000}, *values, {.keeps = values, .after = {before}});
+    // Before the values are sent. Only this test may do so, to see that they were not copied.
+    (*values)[49'999] = 5;
+    values.reset();
+    EXPECT_FALSE(kept.expired());
+    both.wait(soon());
+    EXPECT_EQ(both.values<double>()[0], 1);
+    EXPECT_EQ(both.values<double>()[49'999], 5);
+  }
+  EXPECT_TRUE(nodes.run_until([&] { return kept.expired(); }));
+}
+
 TEST(ServerCalls, SparseTablesHaveRowsFromTheirFirstPushOn) {
   const TableSpec spec{.name = "rows", .width = 3, .spread = 1, .seed = 4};
   Nodes nodes(tables({spec}));

@@ -37,14 +37,30 @@ Sent write_of(RequestHead head, uint32_t table, std::vector<Key> keys, double va
   return {message, parse_request(*message)};
 }
 
-std::vector<double> values_of(const Range& range) {
-  Request request{.head = {}, .body = {.operation = Operation::pull, .run = {0, 30}}};
-  std::string text;
-  range.read(request, {}, false, text);
+AnswerMessage read(const Range& range, uint64_t keys) {
+  return range.read({.head = {}, .body = {.operation = Operation::pull, .run = {0, keys}}}, {},
+                    false);
+}
+
+std::vector<double> values_of(const AnswerMessage& message) {
+  const std::string text = *message.head + std::string(message.values.bytes);
   const auto answer = parse_answer(text);
   std::vector<double> values(answer.values.size() / sizeof(double));
   std::memcpy(values.data(), answer.values.data(), answer.values.size());
   return values;
+}
+
+std::vector<double> values_of(const Range& range) {
+  return values_of(read(range, 30));
+}
+
+// Executes a write of the same value to keys [first, first + count) of table 0.
+void write_run(Range& range, Operation operation, KeySpan run, double value) {
+  const std::vector<double> values(run.count, value);
+  RequestBody body{.operation = operation, .run = run};
+  body.values = {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)};
+  const auto message = std::make_shared<const std::string>(plain_message({}, body));
+  range.write(parse_request(*message), message);
 }
 
 // Requests arrive repeatedly and in any order. A dictionary of the executed requests determines
@@ -99,6 +115,39 @@ TEST(ServerRange, StepsAreSummedInTheOrderOfWorkersAndDepartedOnesLeftOut) {
   EXPECT_EQ(values[5], 1 - 1e16);
   range.commit(1, {{1, 1}});
   EXPECT_EQ(values_of(range)[0], 7) << "a worker that left has finished this step";
+}
+
+// An answer refers to stored values, and may be sent long after the next writes.
+TEST(ServerRange, AnswersKeepTheirValuesUnderLaterWrites) {
+  constexpr uint64_t kKeys = 20'000;
+  for (const char* rule : {"sum", "momentum rate=1 momentum=0"}) {
+    SCOPED_TRACE(rule);
+    const auto spec = parse_table(
+        "w float64 keys=20000 width=1 initial=0 spread=0 seed=0 per_push " + std::string(rule));
+    const std::vector<Table> tables{{spec, make_update(spec.update, {})}};
+    Range range(0, 1, tables);
+    const double sign = std::string_view(rule) == "sum" ? 1 : -1;
+    std::vector<double> expected(kKeys);
+    std::vector<std::pair<AnswerMessage, std::vector<double>>> answers;
+    const auto note = [&] {
+      answers.emplace_back(read(range, kKeys), expected);
+      EXPECT_LT(answers.back().first.head->size(), 100u) << "the values were copied";
+    };
+    note();
+    for (const KeySpan run : {KeySpan{0, kKeys}, {5000, 9000}, {0, 1}, {kKeys - 1, 1}}) {
+      write_run(range, Operation::push, run, 2);
+      for (Key key = run.first; key < run.first + run.count; ++key) expected[key] += 2 * sign;
+      note();
+    }
+    write_run(range, Operation::assign, {7, 3}, 9);
+    std::fill_n(expected.begin() + 7, 3, 9);
+    note();
+    for (const auto& [answer, values] : answers) EXPECT_EQ(values_of(answer), values);
+    answers.clear();
+    write_run(range, Operation::push, {0, kKeys}, -1);
+    for (double& value : expected) value -= sign;
+    EXPECT_EQ(values_of(read(range, kKeys)), expected);
+  }
 }
 
 TEST(ServerRange, CopiesAreWhole) {

@@ -92,9 +92,8 @@ TEST(ServerRows, HashedKeysOfAStepShareRows) {
   std::map<Key, double> expected;
   for (const Key key : keys) ++expected[row_of(spec, key)];
   const Request pull{.head = {}, .body = {.operation = Operation::pull, .keys = keys}};
-  std::string text;
-  range.read(pull, {}, false, text);
-  const auto answer = parse_answer(text);
+  const auto pulled = range.read(pull, {}, false);
+  const auto answer = parse_answer(*pulled.head);
   ASSERT_EQ(answer.values.size(), values.size() * sizeof(double));
   for (size_t i = 0; i < keys.size(); ++i) {
     double value = 0;

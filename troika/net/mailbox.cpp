@@ -16,6 +16,10 @@ namespace {
 
 // Messages of at most this size are not expected in advance, because copying them takes less.
 constexpr size_t kShort = size_t{8} << 10;
+// Announced messages for handlers are granted while they have at most this many bytes together. So
+// the next one follows without a wait, and a peer does not occupy more memory than its longest
+// message or this.
+constexpr size_t kMostFilled = size_t{32} << 20;
 
 [[noreturn]] void fail_frame(const std::string& got) {
   throw Error("net", ErrorKind::failure, {.what = "broken frame", .got = got});
@@ -139,11 +143,14 @@ bool Mailbox::deliver(Arrived& arrived) {
     reply_({.kind = FrameKind::refuse, .id = head.id});
     return true;
   }
-  if (fills_text_) return false;
-  fills_text_ = true;
+  if (filled_.bytes > 0 && filled_.bytes + head.size > kMostFilled) return false;
+  filled_.bytes += head.size;
+  filled_.ids.push_back(head.id);
   consumed(arrived.cost);
   Incoming& incoming = incoming_[head.id];
-  incoming.text.resize(head.size);
+  incoming.channel = channel;
+  // Its frames may arrive on several sockets at once, so the text must not move.
+  incoming.text.reserve(head.size);
   incoming.size = incoming.missing = head.size;
   reply_({.kind = FrameKind::grant, .id = head.id});
   return true;
@@ -218,13 +225,16 @@ char* Mailbox::begin_data(const FrameHead& head) {
   const auto found = incoming_.find(head.id);
   if (found == incoming_.end()) fail_frame("data that was not requested");
   Incoming& incoming = found->second;
-  const auto room = incoming.is_posted ? incoming.posted.buffer : std::span<char>(incoming.text);
   if (head.length > incoming.missing) fail_frame("data beyond its message");
-  if (room.empty()) return nullptr;  // cancelled
-  if (head.size > room.size() || head.length > room.size() - head.size) {
-    fail_frame("data beyond its message");
-  }
-  return room.data() + head.size;
+  const bool is_cancelled = incoming.is_posted && incoming.posted.buffer.empty();
+  if (is_cancelled) return nullptr;
+  const size_t room = incoming.is_posted ? incoming.posted.buffer.size() : incoming.size;
+  if (head.size > room || head.length > room - head.size) fail_frame("data beyond its message");
+  if (incoming.is_posted) return incoming.posted.buffer.data() + head.size;
+  // Zeros that are written just before the payload stay in the cache.
+  const size_t end = head.size + head.length;
+  if (incoming.text.size() < end) incoming.text.resize(end);
+  return incoming.text.data() + head.size;
 }
 
 void Mailbox::end_data(const FrameHead& head) {
@@ -232,15 +242,20 @@ void Mailbox::end_data(const FrameHead& head) {
   Incoming& incoming = found->second;
   incoming.missing -= head.length;
   if (incoming.missing > 0) return;
-  const Incoming whole = std::move(incoming);
-  incoming_.erase(found);
-  if (whole.is_posted) {
+  if (incoming.is_posted) {
+    const Incoming whole = std::move(incoming);
+    incoming_.erase(found);
     return finish(whole.posted, Outcome::done, whole.size);
   }
-  fills_text_ = false;
-  if (const HandlerEntry* entry = handler_of(head.channel)) {
-    const Handler handler = entry->handler;
-    handler(peer_, whole.text);
+  // With several sockets, a message may be complete before an earlier one.
+  while (!filled_.ids.empty() && incoming_.at(filled_.ids.front()).missing == 0) {
+    Incoming whole = std::move(incoming_.extract(filled_.ids.front()).mapped());
+    filled_.ids.pop_front();
+    filled_.bytes -= whole.size;
+    if (const HandlerEntry* entry = handler_of(whole.channel)) {
+      const Handler handler = entry->handler;
+      handler(peer_, std::move(whole.text));
+    }
   }
   std::vector<Channel> waiting;
   for (const auto& [channel, queue] : arrived_) waiting.push_back(channel);
@@ -288,7 +303,7 @@ void Mailbox::fail(const std::string& reason) {
     for (Arrived& arrived : entry->second) arrived.cost = 0;
     entry = entry->second.empty() ? arrived_.erase(entry) : std::next(entry);
   }
-  fills_text_ = false;
+  filled_ = {};
   held_ = owed_ = 0;
   has_told_hold_ = false;
   for (const Posted& posted : lost) finish(posted, Outcome::lost, 0, reason);

@@ -72,9 +72,16 @@ class Mailbox {
   // An announced message that was granted.
   struct Incoming {
     Posted posted = {};
-    std::string text = {};         // destination if a handler takes it
+    Channel channel = 0;           // if a handler takes it
+    std::string text = {};         // destination if a handler takes it; grows with the data
     size_t size = 0, missing = 0;  // in bytes
     bool is_posted = false;
+  };
+
+  // The granted messages for handlers, in their order, and their size.
+  struct Filled {
+    std::deque<uint64_t> ids;
+    size_t bytes = 0;
   };
 
   char* begin_message(const FrameHead& head);
@@ -103,9 +110,9 @@ class Mailbox {
   std::optional<Posted> direct_;  // the receive that takes the current `message` frame, if any
   std::string text_;              // otherwise its text,
   bool is_dropped_ = false;       // unless the payload is dropped
-  bool fills_text_ = false;  // an announced message for a handler is being received; one at a time
-  size_t held_ = 0;          // credit that is not yet consumed
-  size_t owed_ = 0;          // credit that is consumed but not yet returned
+  Filled filled_;
+  size_t held_ = 0;             // credit that is not yet consumed
+  size_t owed_ = 0;             // credit that is consumed but not yet returned
   bool has_told_hold_ = false;  // since credit was last returned
 };
 

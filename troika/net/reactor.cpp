@@ -138,7 +138,11 @@ void Reactor::drive(Lock& lock, Clock::time_point until, const std::function<boo
 bool Reactor::run_until(const std::function<bool()>& is_over, Duration at_most) {
   const auto until = Deadline::after(at_most).at();
   Lock lock(mutex_);
-  if (is_over()) return true;
+  if (is_over()) {
+    // It may have changed what other threads wait for (act_on()).
+    kick();
+    return true;
+  }
   ++waiters_;
   // Wakes the reactor's own thread, so that this thread can drive instead.
   if (driver_ == thread_.get_id()) waker_.wake();

@@ -40,7 +40,7 @@ struct TcpOptions {
   // thread uses a processor meanwhile, which other ranks may need.
   bool polls = true;
   // More peers are refused. Each peer takes descriptors, at most kCreditWindow bytes for unconsumed
-  // messages, one message for a handler, and about 1 MiB per socket.
+  // messages, one message or 32 MiB of messages for handlers, and about 1 MiB per socket.
   size_t most_peers = 4096;
   GateLimits limits = {};
 };

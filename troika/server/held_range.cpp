@@ -110,9 +110,7 @@ void HeldRange::send_entry(const std::string& server, const Copy& copy, uint64_t
                       .range = index_,
                       .is_whole = number == copy.whole,
                       .committed = entry.committed};
-  static const auto nothing = std::make_shared<const std::string>();
-  send_pieces(endpoint_, server, kCopies, head_text(head), entry.message, nothing,
-              std::move(completion));
+  send_pieces(endpoint_, server, kCopies, head_text(head), {entry.message}, std::move(completion));
 }
 
 void HeldRange::send_to(const std::string& server, Copy& copy) {
@@ -186,22 +184,24 @@ bool HeldRange::take_request(const std::string& worker, const RequestHead& head,
 void HeldRange::answer(const std::string& worker, const Request& request, const Coding& coding,
                        bool has_kept_keys, const std::string& refusal) {
   const auto& [head, body] = request;
-  std::string text;
+  AnswerMessage message;
   if (refusal.empty() && reads(body.operation)) {
-    range_.read(request, coding, has_kept_keys, text);
+    message = range_.read(request, coding, has_kept_keys);
   }
   std::string error = refusal;
-  if (text.size() > kMostMessage) error = "the values are too long for one answer";
-  if (text.empty() || !error.empty()) {
-    text.clear();
+  if (message.head && message.size() > kMostMessage) {
+    error = "the values are too long for one answer";
+  }
+  if (!message.head || !error.empty()) {
+    std::string text;
     write_answer({.worker = head.worker,
                   .number = head.number,
                   .range = index_,
                   .has_kept_keys = has_kept_keys,
                   .error = error},
                  {}, {}, 0, text);
+    message = {std::make_shared<const std::string>(std::move(text))};
   }
-  auto message = std::make_shared<const std::string>(std::move(text));
   const RequestId id{head.worker, head.number};
   answering_->insert(id);
   if (!writes(body.operation)) return send_answer(worker, id, message);
@@ -209,10 +209,10 @@ void HeldRange::answer(const std::string& worker, const Request& request, const 
   send_acknowledged();
 }
 
-void HeldRange::send_answer(const std::string& worker, RequestId request, const Message& answer) {
-  net::send_owned(
-      endpoint_, worker, kAnswers, answer, net::Priority::normal,
-      [answering = answering_, request](const net::Result&) { answering->erase(request); });
+void HeldRange::send_answer(const std::string& worker, RequestId request,
+                            const AnswerMessage& answer) {
+  send_pieces(endpoint_, worker, kAnswers, {}, {answer.head, answer.values},
+              [answering = answering_, request](const net::Result&) { answering->erase(request); });
 }
 
 void HeldRange::send_acknowledged() {

@@ -107,7 +107,7 @@ class HeldRange {
     uint64_t number = 0;
     std::string worker;
     RequestId request;
-    Message answer;
+    AnswerMessage answer;
   };
 
   void start_copy(const std::string& server, bool is_required);
@@ -120,7 +120,7 @@ class HeldRange {
   void answer(const std::string& worker, const Request& request, const Coding& coding,
               bool has_kept_keys, const std::string& refusal);
   void send_acknowledged();
-  void send_answer(const std::string& worker, RequestId request, const Message& answer);
+  void send_answer(const std::string& worker, RequestId request, const AnswerMessage& answer);
 
   net::Endpoint& endpoint_;
   const uint32_t index_;

@@ -154,8 +154,9 @@ RangeRequest make_request(Operation operation, uint32_t index, const TableSpec& 
                        .rate = options.rate};
   if (filter) request.coding = filter->coding(operation, body.keys);
   request.parts = make_parts(body, table.type, request.coding,
-                             filter ? mix(filter->seed(), draw, group.range) : 0);
-  const size_t bytes = request.parts.keys->size() + request.parts.rest->size();
+                             filter ? mix(filter->seed(), draw, group.range) : 0,
+                             gathered.empty() ? options.keeps : nullptr);
+  const size_t bytes = request.parts.bytes();
   if (bytes > kMostMessage || request.parts.plain_bytes > kMostMessage) {
     refuse("a request", "too many values in one range of the ring", fmt::format("{} bytes", bytes),
            fmt::format("at most {}", kMostMessage));

@@ -9,6 +9,13 @@
 
 namespace troika::server {
 
+namespace {
+
+// Fewer bytes of values are copied into answers.
+constexpr size_t kLeastShared = size_t{32} << 10;
+
+}  // namespace
+
 Range::Range(uint32_t index, uint32_t ranges, const std::vector<Table>& tables)
     : index_(index), ranges_(ranges), tables_(tables), stores_(make_stores()) {}
 
@@ -54,9 +61,14 @@ void Range::write(const Request& request, const Message& message) {
   if (waits) waiting_[{head.step, head.worker}].push_back(message);
 }
 
-void Range::read(const Request& request, const Coding& coding, bool has_kept_keys,
-                 std::string& answer) const {
+AnswerMessage Range::read(const Request& request, const Coding& coding, bool has_kept_keys) const {
   const auto& [head, body] = request;
+  Answer answer{.worker = head.worker,
+                .number = head.number,
+                .range = head.range,
+                .has_kept_keys = has_kept_keys};
+  std::string text;
+  SharedBytes shared;
   std::visit(
       [&]<typename T>(const Store<T>& store) {
         std::vector<uint32_t> lengths;
@@ -64,17 +76,22 @@ void Range::read(const Request& request, const Coding& coding, bool has_kept_key
         const auto stored = store.stored(body);
         if (!stored) store.pull(body, lengths, pulled);
         const auto values = stored.value_or(pulled);
-        write_answer(
-            {.worker = head.worker,
-             .number = head.number,
-             .range = head.range,
-             .has_kept_keys = has_kept_keys,
-             .error = {},
-             .lengths = lengths,
-             .values = {reinterpret_cast<const char*>(values.data()), values.size_bytes()}},
-            tables_[body.table].spec.type, coding, mix(head.worker, head.number), answer);
+        const std::span bytes(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+        answer.lengths = lengths;
+        const bool is_plain = coding.answer_values == ValueForm::plain && !coding.packs_answer;
+        // The next write copies all values that are shared, so few of them are copied now.
+        if (stored && is_plain && bytes.size() >= kLeastShared &&
+            values.size() >= store.value_count() / 4) {
+          write_answer_head(answer, bytes.size(), text);
+          shared = {{bytes.data(), bytes.size()}, store.owner()};
+          return;
+        }
+        answer.values = bytes;
+        write_answer(answer, tables_[body.table].spec.type, coding, mix(head.worker, head.number),
+                     text);
       },
       stores_[body.table]);
+  return {std::make_shared<const std::string>(std::move(text)), std::move(shared)};
 }
 
 void Range::advance(const RequestHead& head) {

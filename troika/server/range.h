@@ -18,6 +18,14 @@ namespace troika::server {
 // The last finished step of each worker that has left or was lost, by the worker's number.
 using Departed = std::map<uint64_t, int64_t>;
 
+// The bytes of an answer. Many values are not copied into it, but stay where they are stored.
+struct AnswerMessage {
+  Message head;
+  SharedBytes values = {};
+
+  size_t size() const { return head->size() + values.bytes.size(); }
+};
+
 // Copies that execute the same writes in the same order have bit-identical values. Not thread-safe.
 class Range {
  public:
@@ -35,10 +43,9 @@ class Range {
   // Executes a write for which refusal() is empty. `message` is the request's message. For a table
   // that applies pushes per step, it is kept until commit().
   void write(const Request& request, const Message& message);
-  // Appends an answer with the values that the request reads, encoded as `coding` says.
-  // `has_kept_keys` is passed on to the answer.
-  void read(const Request& request, const Coding& coding, bool has_kept_keys,
-            std::string& answer) const;
+  // Returns an answer with the values that the request reads, encoded as `coding` says. Later
+  // writes do not change it. `has_kept_keys` is passed on to the answer.
+  AnswerMessage read(const Request& request, const Coding& coding, bool has_kept_keys) const;
   // Advances the worker's clock to the request.
   void advance(const RequestHead& head);
   // Applies the waiting pushes of all steps up to this one, except for those of steps that a

@@ -119,9 +119,9 @@ void RangeRequests::send_one(uint32_t range, uint64_t number, const RangeRequest
   write_head(head, text);
   ++traffic_.requests;
   traffic_.key_lists_absent += is_absent;
-  traffic_.request_bytes += text.size() + keys->size() + parts.rest->size();
+  traffic_.request_bytes += text.size() + parts.bytes() - parts.keys->size() + keys->size();
   traffic_.plain_request_bytes += parts.plain_bytes;
-  send_pieces(endpoint_, queue.server, kRequests, std::move(text), keys, parts.rest,
+  send_pieces(endpoint_, queue.server, kRequests, std::move(text), {keys, parts.rest, parts.values},
               std::move(completion));
 }
 

@@ -130,7 +130,8 @@ RequestHead parse_head(std::string_view message) {
   return head;
 }
 
-RequestParts make_parts(const RequestBody& body, ValueType type, Coding& coding, uint64_t seed) {
+RequestParts make_parts(const RequestBody& body, ValueType type, Coding& coding, uint64_t seed,
+                        std::shared_ptr<const void> owner) {
   RequestParts parts;
   std::string packed;
   std::span<const char> keys = chars_of(body.keys);
@@ -148,7 +149,13 @@ RequestParts make_parts(const RequestBody& body, ValueType type, Coding& coding,
   std::string rest;
   Writer writer(rest);
   writer.array(body.lengths);
-  writer.array(values);
+  const bool is_plain = coding.values == ValueForm::plain && !coding.values_are_packed;
+  if (owner && is_plain) {
+    writer.array_head(values.size());
+    parts.values = {{values.data(), values.size()}, std::move(owner)};
+  } else {
+    writer.array(values);
+  }
   parts.rest = std::make_shared<const std::string>(std::move(rest));
   parts.plain_bytes = kRequestHead + 3 * sizeof(uint64_t) + body.keys.size_bytes() +
                       body.lengths.size_bytes() + body.values.size();
@@ -227,6 +234,21 @@ std::string decode_request(std::string_view message, ValueType type, std::span<c
   return plain_message(head, body);
 }
 
+void write_answer_head(const Answer& answer, size_t bytes, std::string& to) {
+  Writer writer(to);
+  writer.number(answer.worker);
+  writer.number(answer.number);
+  writer.number(answer.range);
+  writer.number(answer.form);
+  writer.number(static_cast<uint8_t>((answer.is_packed ? kAnswerPacked : 0) |
+                                     (answer.has_kept_keys ? kKeptKeys : 0) |
+                                     (answer.lacks_keys ? kLacksKeys : 0)));
+  writer.number<uint16_t>(0);
+  writer.text(answer.error);
+  writer.array(answer.lengths);
+  writer.array_head(bytes);
+}
+
 void write_answer(const Answer& answer, ValueType type, const Coding& coding, uint64_t seed,
                   std::string& to) {
   std::string encoded, packed;
@@ -234,20 +256,12 @@ void write_answer(const Answer& answer, ValueType type, const Coding& coding, ui
   ValueForm form = coding.answer_values;
   if (!encode_values(form, type, values, seed, encoded)) form = ValueForm::plain;
   if (form != ValueForm::plain) values = encoded;
-  const bool is_packed = coding.packs_answer && pack(values, packed);
-  if (is_packed) values = packed;
-  Writer writer(to);
-  writer.number(answer.worker);
-  writer.number(answer.number);
-  writer.number(answer.range);
-  writer.number(form);
-  writer.number(static_cast<uint8_t>((is_packed ? kAnswerPacked : 0) |
-                                     (answer.has_kept_keys ? kKeptKeys : 0) |
-                                     (answer.lacks_keys ? kLacksKeys : 0)));
-  writer.number<uint16_t>(0);
-  writer.text(answer.error);
-  writer.array(answer.lengths);
-  writer.array(values);
+  Answer sent = answer;
+  sent.form = form;
+  sent.is_packed = coding.packs_answer && pack(values, packed);
+  if (sent.is_packed) values = packed;
+  write_answer_head(sent, values.size(), to);
+  to.append(values.data(), values.size());
 }
 
 Answer parse_answer(std::string_view message) {

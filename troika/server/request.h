@@ -102,11 +102,16 @@ struct RequestBody {
 struct RequestParts {
   Message keys;
   Message rest;
+  SharedBytes values;      // behind `rest`, if they were not copied into it
   size_t plain_bytes = 0;  // the size of the whole message if it were plain
+
+  size_t bytes() const { return keys->size() + rest->size() + values.bytes.size(); }
 };
 // Encodes the body as `coding` says, and changes `coding` where that is not possible or not
-// shorter. `seed` is for stochastic rounding. `type` is that of the values.
-RequestParts make_parts(const RequestBody& body, ValueType type, Coding& coding, uint64_t seed);
+// shorter. `seed` is for stochastic rounding. `type` is that of the values. Plain values are not
+// copied if `owner` keeps them alive.
+RequestParts make_parts(const RequestBody& body, ValueType type, Coding& coding, uint64_t seed,
+                        std::shared_ptr<const void> owner = {});
 // Returns the part for absent keys.
 const Message& absent_keys();
 
@@ -137,6 +142,8 @@ struct Answer {
       {};                             // values of each key; only for reads of tables of width 0
   std::span<const char> values = {};  // only for reads
 };
+// Appends an answer up to its values, which are plain and follow. They have `bytes` bytes.
+void write_answer_head(const Answer& answer, size_t bytes, std::string& to);
 // Encodes the values of a plain answer as `coding` says.
 void write_answer(const Answer& answer, ValueType type, const Coding& coding, uint64_t seed,
                   std::string& to);

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace troika::server {
 
 namespace {
+
+// Values that are copied and changed together.
+constexpr size_t kBlock = 4096;
 
 template <typename T>
 const std::function<void(const Segment<T>&)>& rule(const Update& update) {
@@ -51,11 +55,12 @@ Store<T>::Store(const Table& table, uint32_t range, uint32_t ranges)
       policy_(table.spec.admit, (table.spec.rows + ranges - 1) / ranges) {
   if (!is_array()) return;
   updates_.resize(span_.count);
-  values_.resize(span_.count * table.spec.width);
-  state_.resize(values_.size() * static_cast<size_t>(table.update.states));
-  for (size_t i = 0; i < values_.size(); ++i) {
-    values_[i] = static_cast<T>(initial_value(table.spec, span_.first + i / table.spec.width,
-                                              static_cast<uint32_t>(i % table.spec.width)));
+  auto& values = *values_;
+  values.resize(span_.count * table.spec.width);
+  state_.resize(values.size() * static_cast<size_t>(table.update.states));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<T>(initial_value(table.spec, span_.first + i / table.spec.width,
+                                             static_cast<uint32_t>(i % table.spec.width)));
   }
 }
 
@@ -117,14 +122,15 @@ auto Store<T>::find_or_add(Key key, uint32_t length) -> Row {
   if (policy_.is_full(updates_.size())) return replace_oldest(key);
   if (table_.spec.rows > 0) keys_.push_back(key);
   policy_.use(updates_.size());
-  const Row row{updates_.size(), values_.size(), length};
+  auto& values = writable();
+  const Row row{updates_.size(), values.size(), length};
   rows_.emplace(key, row);
   updates_.push_back(0);
   for (uint32_t i = 0; i < length; ++i) {
-    values_.push_back(table_.spec.width > 0 ? static_cast<T>(initial_value(table_.spec, key, i))
-                                            : T(0));
+    values.push_back(table_.spec.width > 0 ? static_cast<T>(initial_value(table_.spec, key, i))
+                                           : T(0));
   }
-  state_.resize(values_.size() * static_cast<size_t>(table_.update.states));
+  state_.resize(values.size() * static_cast<size_t>(table_.update.states));
   return row;
 }
 
@@ -144,8 +150,9 @@ auto Store<T>::replace_oldest(Key key) -> Row {
   updates_[index] = 0;
   policy_.use(index);
   std::ranges::fill(state_of(row), T(0));
+  auto& values = writable();
   for (uint32_t i = 0; i < row.length; ++i) {
-    values_[row.offset + i] = static_cast<T>(initial_value(table_.spec, key, i));
+    values[row.offset + i] = static_cast<T>(initial_value(table_.spec, key, i));
   }
   return row;
 }
@@ -153,7 +160,7 @@ auto Store<T>::replace_oldest(Key key) -> Row {
 template <typename T>
 void Store<T>::apply(const Row& row, std::span<const T> pushed, std::optional<double> rate) {
   rule<T>(table_.update)({
-      .values = std::span(values_).subspan(row.offset, row.length),
+      .values = std::span(writable()).subspan(row.offset, row.length),
       .state = state_of(row),
       .pushed = pushed,
       .updates = ++updates_[row.index],
@@ -162,17 +169,45 @@ void Store<T>::apply(const Row& row, std::span<const T> pushed, std::optional<do
 }
 
 template <typename T>
+std::vector<T>& Store<T>::writable() {
+  if (values_.use_count() > 1) values_ = std::make_shared<std::vector<T>>(*values_);
+  return *values_;
+}
+
+template <typename T>
+void Store<T>::apply_merged(size_t offset, std::span<const T> pushed, std::optional<double> rate) {
+  const auto apply_to = [&](std::span<T> values, std::span<const T> part) {
+    rule<T>(table_.update)({.values = values, .state = {}, .pushed = part, .rate = rate});
+  };
+  if (values_.use_count() == 1) {
+    return apply_to(std::span(*values_).subspan(offset, pushed.size()), pushed);
+  }
+  // Copies and changes one block at a time, so that each is in the cache when it is changed.
+  const auto old = std::exchange(values_, std::make_shared<std::vector<T>>());
+  auto& values = *values_;
+  values.reserve(old->size());
+  const auto copy_to = [&](size_t end) {
+    const auto begin = old->begin();
+    values.insert(values.end(), begin + static_cast<ptrdiff_t>(values.size()),
+                  begin + static_cast<ptrdiff_t>(end));
+  };
+  copy_to(offset);
+  for (size_t at = 0; at < pushed.size();) {
+    const auto part = pushed.subspan(at, std::min(kBlock, pushed.size() - at));
+    copy_to(offset + at + part.size());
+    apply_to(std::span(values).subspan(offset + at, part.size()), part);
+    at += part.size();
+  }
+  copy_to(old->size());
+}
+
+template <typename T>
 void Store<T>::push(const RequestBody& request) {
   // Only in a dense table do consecutive keys have consecutive rows.
   const bool is_dense = is_array() && table_.spec.keys > 0;
   if (is_dense && request.keys.empty() && table_.update.merges && request.run.count > 0) {
     const auto row = *find(request.run.first);
-    const auto pushed = typed<T>(request.values);
-    rule<T>(table_.update)({.values = std::span(values_).subspan(row.offset, pushed.size()),
-                            .state = {},
-                            .pushed = pushed,
-                            .rate = request.rate});
-    return;
+    return apply_merged(row.offset, typed<T>(request.values), request.rate);
   }
   for_each_segment<T>(request, table_.spec.width, [&](Key key, std::span<const T> pushed) {
     if (table_.spec.admit > 1 && !find(key) && !policy_.admits(key)) return;
@@ -187,7 +222,7 @@ void Store<T>::assign(const RequestBody& request) {
   for_each_segment<T>(request, width, [&](Key key, std::span<const T> given) {
     const auto length = width > 0 ? table_.spec.width : static_cast<uint32_t>(given.size());
     const Row row = find_or_add(key, length);
-    std::ranges::copy(given.first(length), values_.begin() + static_cast<ptrdiff_t>(row.offset));
+    std::ranges::copy(given.first(length), writable().begin() + static_cast<ptrdiff_t>(row.offset));
     const auto state = state_of(row);
     if (assigns_states) {
       std::ranges::copy(given.subspan(length, state.size()), state.begin());
@@ -211,7 +246,7 @@ std::optional<std::span<const T>> Store<T>::stored(const RequestBody& request) c
   if (!is_array() || !request.keys.empty() || has_states(request.operation)) return std::nullopt;
   if (request.run.count == 0) return std::span<const T>();
   const Row row = *find(request.run.first);
-  return std::span(values_).subspan(row.offset, row.length * request.run.count);
+  return std::span<const T>(*values_).subspan(row.offset, row.length * request.run.count);
 }
 
 template <typename T>
@@ -226,7 +261,7 @@ void Store<T>::pull(const RequestBody& request, std::vector<uint32_t>& lengths,
     const Key key = request.key(i);
     const auto row = find(key);
     if (row) {
-      const auto begin = values_.begin() + static_cast<ptrdiff_t>(row->offset);
+      const auto begin = values_->begin() + static_cast<ptrdiff_t>(row->offset);
       values.insert(values.end(), begin, begin + static_cast<ptrdiff_t>(row->length));
     }
     for (uint32_t k = 0; !row && k < table_.spec.width; ++k) {
@@ -250,7 +285,8 @@ void Store<T>::pull_states(const RequestBody& request, std::vector<T>& values) c
     }
     if (!row) continue;
     const auto states = static_cast<size_t>(table_.update.states);
-    std::ranges::copy(std::span(values_).subspan(row->offset, row->length), state.begin());
+    std::ranges::copy(std::span<const T>(*values_).subspan(row->offset, row->length),
+                      state.begin());
     std::ranges::copy(std::span(state_).subspan(row->offset * states, row->length * states),
                       state.begin() + spec.width);
     set_updates(state, updates_[row->index]);
@@ -259,13 +295,13 @@ void Store<T>::pull_states(const RequestBody& request, std::vector<T>& values) c
 
 template <typename T>
 size_t Store<T>::bytes() const {
-  return (values_.size() + state_.size()) * sizeof(T) + updates_.size() * sizeof(uint64_t) +
+  return (values_->size() + state_.size()) * sizeof(T) + updates_.size() * sizeof(uint64_t) +
          rows_.size() * (sizeof(Key) + sizeof(Row)) + keys_.size() * sizeof(Key) + policy_.bytes();
 }
 
 template <typename T>
 void Store<T>::save(Writer& writer) const {
-  writer.array(std::span<const T>(values_));
+  writer.array(std::span<const T>(*values_));
   writer.array(std::span<const T>(state_));
   writer.array(std::span<const uint64_t>(updates_));
   std::vector<uint64_t> index;
@@ -286,7 +322,7 @@ void Store<T>::load(Reader& reader) {
   std::unordered_map<Key, Row> rows;
   std::vector<bool> is_seen(updates.size());
   bool fits = state.size() == values.size() * static_cast<size_t>(table_.update.states);
-  if (is_array()) fits = fits && values.size() == values_.size() && updates.size() == span_.count;
+  if (is_array()) fits = fits && values.size() == values_->size() && updates.size() == span_.count;
   for (size_t i = 0; i + 3 < index.size() && fits; i += 4) {
     const Row row{index[i + 1], index[i + 2], static_cast<uint32_t>(index[i + 3])};
     fits = row.index < updates.size() && !is_seen[row.index] && row.offset <= values.size() &&
@@ -306,7 +342,7 @@ void Store<T>::load(Reader& reader) {
   for (const auto& [key, row] : rows) {
     if (!keys_.empty()) keys_[row.index] = key;
   }
-  values_.assign(values.begin(), values.end());
+  values_ = std::make_shared<std::vector<T>>(values.begin(), values.end());
   state_.assign(state.begin(), state.end());
   updates_.assign(updates.begin(), updates.end());
   rows_ = std::move(rows);

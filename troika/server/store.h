@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -33,9 +34,13 @@ class Store {
   void assign(const RequestBody& request);
   // Fixes the number of values of a push's keys for width 0, without changing values.
   void reserve(const RequestBody& request);
-  // Returns the values of a pull where they are stored, if they are one after the other; they are
-  // valid until the next write.
+  // Returns the values of a pull where they are stored, if they are one after the other. They are
+  // valid until the next write, but as long as owner() exists, writes leave them as they are and
+  // store the new values elsewhere.
   std::optional<std::span<const T>> stored(const RequestBody& request) const;
+  std::shared_ptr<const void> owner() const { return values_; }
+  // The number of all values.
+  size_t value_count() const { return values_->size(); }
   // Appends the values or the states, and for width 0 the number of values of each key.
   void pull(const RequestBody& request, std::vector<uint32_t>& lengths,
             std::vector<T>& values) const;
@@ -62,6 +67,10 @@ class Store {
   // Gives the row that was used least recently to another key.
   Row replace_oldest(Key key);
   void apply(const Row& row, std::span<const T> pushed, std::optional<double> rate);
+  // Applies a rule that merges to consecutive values, of which the first is number `offset`.
+  void apply_merged(size_t offset, std::span<const T> pushed, std::optional<double> rate);
+  // Returns values_ for a change. If the values have an owner outside, this copies them.
+  std::vector<T>& writable();
 
   const Table& table_;
   const uint32_t range_;
@@ -70,7 +79,7 @@ class Store {
   std::unordered_map<Key, Row> rows_;  // empty for tables with fixed_rows() and of one width
   std::vector<Key> keys_;              // by row; only for tables with TableSpec::rows
   RowPolicy policy_;
-  std::vector<T> values_;
+  std::shared_ptr<std::vector<T>> values_ = std::make_shared<std::vector<T>>();
   std::vector<T> state_;           // Update::states times as long
   std::vector<uint64_t> updates_;  // of each row
 };

@@ -27,9 +27,13 @@ class Writer {
   void text(std::string_view value) { array(std::span(value.data(), value.size())); }
   template <typename Number>
   void array(std::span<const Number> values) {
-    number<uint64_t>(values.size());
-    pad();
+    array_head(values.size());
     bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  }
+  // Appends what stands before the `count` numbers of an array.
+  void array_head(size_t count) {
+    number<uint64_t>(count);
+    pad();
   }
   // Appends zeros up to a multiple of 8 bytes.
   void pad() { bytes_.resize((bytes_.size() + 7) / 8 * 8); }
@@ -37,8 +41,7 @@ class Writer {
   // it.
   template <typename Number>
   std::span<Number> room(size_t count) {
-    number<uint64_t>(count);
-    pad();
+    array_head(count);
     const size_t at = bytes_.size();
     bytes_.resize(at + count * sizeof(Number));
     return {reinterpret_cast<Number*>(bytes_.data() + at), count};

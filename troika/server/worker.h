@@ -47,7 +47,7 @@ struct Keys {
   Key key(uint64_t i) const { return list.empty() ? run.first + i : list[i]; }
 };
 
-// Values to push or assign, key by key. The call copies them.
+// Values to push or assign, key by key. The call copies them, unless CallOptions::keeps is set.
 struct Values {
   Values(ValueType type_, std::span<const char> bytes_) : type(type_), bytes(bytes_) {}
   Values(std::span<const float> values) : type(ValueType::float32), bytes(as_chars(values)) {}
@@ -71,6 +71,9 @@ struct CallOptions {
   // The learning rate with which a push is applied; none: that of the table's rule. With pushes of
   // several workers in one step (Application::per_step), the first worker's counts.
   std::optional<double> rate = {};
+  // If set, the values are not copied where that is possible: they stay valid while this exists,
+  // and nobody changes them before the call is finished.
+  std::shared_ptr<const void> keeps = {};
   // The call's requests are sent only when these calls of the same worker are finished.
   std::vector<Handle> after = {};
 };
