@@ -106,8 +106,8 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
   };
   EXPECT_THAT(refused("\"data=1\"", "\"pipeline=2 data=1\""),
               HasSubstr("a pipeline axis without a schedule of stages"));
-  EXPECT_THAT(refused("\"data=1\"", "\"data=1 tensor=2\""),
-              HasSubstr("the tensor axis of a plan cannot be run yet"));
+  EXPECT_THAT(refused("\"data=1\"", "\"data=1 context=2\""),
+              HasSubstr("the context axis of a plan cannot be run yet"));
   EXPECT_THAT(refused("\"data=1\"", "\"data=3\""),
               HasSubstr("a plan for another world; got 3 ranks"));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem|head\""),

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/subprocess.h"
@@ -44,6 +45,25 @@ TEST_F(Train, WaitsAsLongAsItIsTold) {
       "until [ -e runs/tiny/checkpoints/last ]; do :; done; kill -TERM $child; wait $child; }");
   EXPECT_EQ(outcome.exit_code, 143);
   EXPECT_EQ(outcome.orphans, 0);
+}
+
+// Two processes compute each layer together. One process goes on with their checkpoint, and export
+// writes its whole weights.
+TEST_F(Train, CutsLayersOverProcesses) {
+  const auto program = "cd " + folder_.path().string() + " && exec " + TROIKA_PROGRAM;
+  const auto outcome = run_program(program + " launch -n 2 " + TROIKA_PROGRAM +
+                                   " train --trainer.strategy=tp" + kTiny);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("tp, 2 ranks on 1 node"));
+  EXPECT_EQ(summary()["samples"], 384);
+  const double loss = summary()["validation_loss"];
+  const auto exported = troika("export runs/tiny whole.safetensors");
+  EXPECT_EQ(exported.exit_code, 0) << exported.err;
+  const auto more =
+      troika("train" + kTiny + " --trainer.max_epochs=3 --trainer.ckpt_path=runs/tiny");
+  EXPECT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_EQ(summary()["steps"], 48);
+  EXPECT_LT(std::abs(summary()["validation_loss"].get<double>() - loss), 1);
 }
 
 TEST_F(Train, WritesAllItPromises) {

@@ -1,4 +1,4 @@
-// Runs of the trainer on pipelines, on ranks that are threads.
+// Runs of the trainer on pipelines and tensor axes, on ranks that are threads.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,6 +31,16 @@ inline nn::ModelOptions sizes_of(const std::string& model) {
             .heads = 2,
             .width = 8};
   }
+  if (model == "llama") {
+    return {.name = "llama",
+            .vocab_size = 13,
+            .context = 6,
+            .layers = 2,
+            .heads = 4,
+            .width = 16,
+            .kv_heads = 2,
+            .ffn_width = 12};
+  }
   if (model == "resnet20") return {.name = "resnet20", .num_classes = 5, .image_size = 8};
   return {.name = "mlp", .num_classes = 5, .image_size = 4, .hidden_layers = 7, .hidden_width = 6};
 }
@@ -44,8 +54,8 @@ class SizedSamples : public data::Dataset {
   data::Batch load(std::span<const int64_t> indices, std::optional<uint64_t>) const override {
     const auto rows =
         at::tensor(std::vector<int64_t>(indices.begin(), indices.end()), at::kLong).unsqueeze(1);
-    if (model_.name == "gpt") {
-      const auto tokens = (rows * 7 + at::arange(5, at::kLong) * 3).remainder(13);
+    if (nn::sample_kind(model_.name) == nn::SampleKind::text) {
+      const auto tokens = (rows * 7 + at::arange(model_.context, at::kLong) * 3).remainder(13);
       return {tokens, tokens.roll(1, 1)};
     }
     const int64_t side = model_.image_size;

@@ -369,11 +369,11 @@ TEST_F(PlannedRun, OfAnotherWorldIsRefused) {
   EXPECT_ERROR(weights(options_), ErrorKind::usage,
                "[train] a plan for another world; got 3 ranks: mesh.axes data=3, expected 4, the "
                "ranks of this run, or data=-1 for any number");
-  options_.trainer.plan = "[mesh]\naxes = \"data=2 tensor=-1\"\n";
+  options_.trainer.plan = "[mesh]\naxes = \"data=2 context=-1\"\n";
   EXPECT_ERROR(
       weights(options_), ErrorKind::usage,
-      "[train] the tensor axis of a plan cannot be run yet; got mesh.axes data=2 tensor=2, "
-      "expected the axes pipeline and data alone");
+      "[train] the context axis of a plan cannot be run yet; got mesh.axes data=2 context=2, "
+      "expected the axes pipeline, data and tensor alone");
   options_.trainer.plan = "[mesh]\naxes = \"data=-1\"\n";
   EXPECT_TRUE(weights(options_).defined());
 }

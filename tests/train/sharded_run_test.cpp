@@ -295,8 +295,9 @@ TEST_F(ShardedRun, GroupsOfRanksShareOutAmongThem) {
 TEST_F(ShardedRun, HybridShardIsWithinNodes) {
   comm::local::run_ranks(comm::local::make(4, {0, 0, 1, 1}), [&](const comm::Group& group) {
     const auto task = make_wide_task();
-    const auto exchange = make_exchange(resolve_plan(with("hybrid_shard"), cluster_of(group)),
-                                        options_, {}, *task, group, nullptr);
+    const auto plan = resolve_plan(with("hybrid_shard"), cluster_of(group));
+    const comm::MeshGroups groups(group, plan.mesh);
+    const auto exchange = make_exchange(plan, options_, {}, *task, groups, nullptr);
     EXPECT_EQ(dynamic_cast<parallel::Sharded&>(*exchange).sharing_group().size(), 2);
   });
 }

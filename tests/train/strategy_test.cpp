@@ -229,7 +229,8 @@ TEST_F(Strategies, DpRefusesToScaleTheLoss) {
   for (const std::string precision : {"16-mixed", "16-true"}) {
     options_.trainer.precision = precision;
     const auto plan = resolve_plan(options_, layout::Cluster::uniform(1, 1));
-    EXPECT_ERROR(make_exchange(plan, options_, {}, *task, comm::local::alone(), nullptr),
+    EXPECT_ERROR(make_exchange(plan, options_, {}, *task,
+                               comm::MeshGroups(comm::local::alone(), plan.mesh), nullptr),
                  ErrorKind::usage,
                  "[train] strategy dp makes gradients before the loss is scaled; got precision " +
                      precision + ", expected 32, 64, bf16-mixed or bf16-true (ddp takes it)");

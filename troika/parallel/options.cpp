@@ -118,16 +118,24 @@ void add_options(config::Table& table, ServerSection& options) {
 
 void add_options(config::Table& table, MeshOptions& options) {
   table.add("mesh.axes", &options.axes,
-            "pipelines: both axes, in place of mesh.pipeline and mesh.data; may give one number of "
-            "replicas for each rank of the pipeline, as in pipeline=3 data=2-1-1");
+            "pipelines and tp: both axes, outermost first, in place of their sizes; a pipeline may "
+            "have one number of replicas for each of its ranks, as in pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
             "pipelines: number of ranks that the model's stages are spread over; -1: the ranks "
             "that mesh.data leaves",
             axis_size());
-  table.add("mesh.data", &options.data,
-            "pipelines: number of replicas of the pipeline; -1: the ranks that mesh.pipeline "
-            "leaves, or 1",
-            axis_size());
+  table.add(
+      "mesh.data", &options.data,
+      "pipelines and tp: number of replicas of the model; -1: the ranks that mesh.pipeline or "
+      "mesh.tensor leaves, or 1",
+      axis_size());
+  table.add(
+      "mesh.tensor", &options.tensor,
+      "tp: number of ranks that compute each layer together (docs/tensor-parallelism.md); -1: "
+      "the ranks that mesh.data leaves",
+      axis_size());
+  table.add("mesh.sequence_parallel", &options.sequence_parallel,
+            "tp: between layers, each rank computes its share of the tokens, in norms and dropout");
 }
 
 void add_options(config::Table& table, PipelineSection& options) {

@@ -35,12 +35,14 @@ struct LocalSgdOptions {
   int64_t warmup_steps = 100;
 };
 
-// Section [mesh]: sizes of axes. -1: the ranks that the other axis leaves; if both are -1, all
-// ranks are on the pipeline axis.
+// Section [mesh]: sizes of axes. -1: the ranks that the other axis of the strategy leaves; if both
+// are -1, no ranks are on the data axis.
 struct MeshOptions {
   std::string axes = {};  // the text form of a layout::Mesh, in place of the sizes; empty: none
   int64_t pipeline = -1;
   int64_t data = -1;
+  int64_t tensor = -1;
+  bool sequence_parallel = false;  // of strategy tp: see TensorOptions::sequence
 };
 
 // Section [pipeline].

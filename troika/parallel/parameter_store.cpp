@@ -26,7 +26,9 @@ std::vector<at::Tensor> ParameterStore::tensors() const {
 
 bool ParameterStore::has_shards() const {
   const auto all = parameters();
-  return std::ranges::any_of(all, [](const auto& parameter) { return parameter.box.has_value(); });
+  return std::ranges::any_of(all, [this](const auto& parameter) {
+    return parameter.box.has_value() || cut_of(parameter.name);
+  });
 }
 
 std::vector<at::Tensor> ParameterStore::gradients() const {
@@ -50,12 +52,15 @@ double ParameterStore::clip_grad_norm(double max_norm) {
 }
 
 double ParameterStore::clip_stage_grad_norm(double max_norm) {
-  const auto own = gradients();
-  const auto sum = at::full({1}, sum_of_squares(own), at::kDouble);
-  shards_reducer().sum(sum, "norm of a stage's gradients");
-  const double norm = std::sqrt(sum.item<double>());
-  clip_to(own, norm, max_norm);
+  const double norm = std::sqrt(squares_of_stage_gradients());
+  clip_to(gradients(), norm, max_norm);
   return norm;
+}
+
+double ParameterStore::squares_of_stage_gradients() const {
+  const auto sum = at::full({1}, sum_of_squares(gradients()), at::kDouble);
+  shards_reducer().sum(sum, "norm of a stage's gradients");
+  return sum.item<double>();
 }
 
 }  // namespace troika::parallel

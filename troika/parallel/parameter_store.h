@@ -17,6 +17,8 @@ class Module;
 
 namespace troika::parallel {
 
+struct ParameterCut;
+
 // Returns the module's trained parameters under their names.
 std::vector<optim::Parameter> trained_parameters(const torch::nn::Module& module);
 
@@ -36,6 +38,9 @@ class ParameterStore {
   std::vector<at::Tensor> tensors() const;
   // Whether parameters() may be empty on a rank: if other ranks hold all of the model's parameters.
   virtual bool may_be_empty() const { return false; }
+  // How a parameter of the module is cut over a tensor axis, trained or not; null: it is whole.
+  // parameters() has its shard. Valid as long as this object.
+  virtual const ParameterCut* cut_of(const std::string& /*name*/) const { return nullptr; }
   // Whether parameters() returns shards.
   bool has_shards() const;
   // Whether, between passes, each rank holds only its own shards of the parameters.
@@ -53,6 +58,12 @@ class ParameterStore {
   // Returns the reducer over the ranks that share the elements of this rank's parameters(): for
   // sums over whole parameters. It lives as long as this object.
   virtual const GroupReducer& shards_reducer() const { return reducer(); }
+
+  // Replaces sums over this rank's part of each of parameters(), float64 [parameters, n], by sums
+  // over the whole parameters. Called by all ranks; blocks.
+  virtual void complete_sums(const at::Tensor& sums) const {
+    shards_reducer().sum(sums, "norms of parameters");
+  }
 
   // Returns the optimizer that step() needs in place of one over parameters(), for a store whose
   // parameters are not stepped in this process; null: the store needs none. Called once.
@@ -75,6 +86,9 @@ class ParameterStore {
   // Makes parameters and buffers the same bits on all ranks, for validation, checkpoints of the
   // module and the end of training. Does nothing where they are equal already. Blocks.
   virtual void synchronize_replicas() = 0;
+  // The same, and gives the module on each rank all parameters, whole, with their current values.
+  // Later steps need not update those that other ranks own. Blocks.
+  virtual void make_whole() { synchronize_replicas(); }
   // Makes parameters, and states of own_optimizer(), those after the last step of all ranks, for a
   // checkpoint. Called by all ranks. Blocks.
   virtual void fetch_states() {}
@@ -91,6 +105,9 @@ class ParameterStore {
   double clip_stage_grad_norm(double max_norm);
 
  protected:
+  // Returns the sum of the squares of the gradients of this rank's parameters() and of the ranks
+  // that share these parameters. Blocks.
+  virtual double squares_of_stage_gradients() const;
   // Returns the sum of the squares of the whole model's gradients. Blocks.
   virtual double squares_of_gradients() const;
 };

@@ -134,9 +134,7 @@ class Pipeline : public ParameterStore {
   void spread_parameters() override;
   void gather_parameters() override;
   void synchronize_replicas() override;
-  // Gives every rank all tensors of the model, with their current values. Later steps
-  // do not update the tensors of other ranks' stages.
-  void make_whole();
+  void make_whole() override;
 
   // A part of the parameters and buffers of this rank's stages: each tensor is in one part.
   struct OwnExchange {

@@ -161,6 +161,17 @@ bool ParameterCut::is_whole() const {
          ranges[0] == layout::Range{0, shape.empty() ? 1 : shape[static_cast<size_t>(dim)]};
 }
 
+std::vector<layout::Box> ParameterCut::boxes() const {
+  std::vector<layout::Box> boxes;
+  for (const auto& [begin, end] : ranges) {
+    auto& box = boxes.emplace_back(layout::Box::whole(name, shape));
+    if (is_whole()) continue;
+    box.offset[static_cast<size_t>(dim)] = begin;
+    box.size[static_cast<size_t>(dim)] = end - begin;
+  }
+  return boxes;
+}
+
 std::vector<at::Tensor> ParameterCut::parts_of(const at::Tensor& whole) const {
   std::vector<at::Tensor> parts;
   for (const auto& [begin, end] : ranges) parts.push_back(whole.slice(dim, begin, end));
@@ -169,6 +180,17 @@ std::vector<at::Tensor> ParameterCut::parts_of(const at::Tensor& whole) const {
 
 at::Tensor ParameterCut::shard_of(const at::Tensor& whole) const {
   return is_whole() ? whole : at::cat(parts_of(whole), dim);
+}
+
+void append_shard(state::StateDict& to, const state::Entry& shard, const ParameterCut& cut) {
+  const auto& [name, tensor] = shard;
+  int64_t begin = 0;
+  for (auto& box : cut.boxes()) {
+    const int64_t size = tensor.dim() == 0 ? 1 : box.size[static_cast<size_t>(cut.dim)];
+    const auto part = cut.ranges.size() == 1 ? tensor : tensor.slice(cut.dim, begin, begin + size);
+    to.emplace_back(name, part, std::move(box));
+    begin += size;
+  }
 }
 
 layout::Range vocabulary_rows(int64_t rows, int rank, int ranks) {

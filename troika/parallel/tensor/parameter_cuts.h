@@ -9,6 +9,7 @@
 #include "troika/layout/box.h"
 #include "troika/nn/model.h"
 #include "troika/parallel/tensor/split_table.h"
+#include "troika/state/state_dict.h"
 
 namespace troika::parallel {
 
@@ -22,11 +23,17 @@ struct ParameterCut {
   Split split = Split::whole;
 
   bool is_whole() const;
+  // Returns the boxes of the shard in the whole parameter: one for each range.
+  std::vector<layout::Box> boxes() const;
   // Returns the parameter's parts that make up the shard, along dim. They share memory with it.
   std::vector<at::Tensor> parts_of(const at::Tensor& whole) const;
   // Returns the shard in memory of its own, or, for a whole parameter, the parameter.
   at::Tensor shard_of(const at::Tensor& whole) const;
 };
+
+// Appends an entry with a box for each range of a shard. `shard` is cut like the parameter, and
+// shares memory with the entries.
+void append_shard(state::StateDict& to, const state::Entry& shard, const ParameterCut& cut);
 
 // A module for which the table has a rule.
 struct RuledModule {

@@ -82,6 +82,15 @@ bool has_common_input(const std::vector<RuledModule>& modules, const std::string
   });
 }
 
+std::vector<RuledModule> checked_modules(const nn::Model& model, const SplitTable& table,
+                                         const TensorOptions& options) {
+  auto modules = ruled_modules(model, table);
+  if (!options.sequence || find_embedding(modules)) return modules;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "sequence parallelism needs a model that embeds tokens",
+               .got = "no nn::Embedding with a rule of kind Split::vocabulary"});
+}
+
 // Integers of the same size, whose sums with zeros keep all bits.
 at::Tensor as_integers(const at::Tensor& tensor) {
   switch (tensor.element_size()) {
@@ -110,16 +119,16 @@ void sum_together(const std::vector<at::Tensor>& tensors, const comm::Group& gro
 
 }  // namespace
 
+void require_splittable(const nn::Model& model, const SplitTable& table, int ranks,
+                        const TensorOptions& options) {
+  parameter_cuts(model, checked_modules(model, table, options), /*rank=*/0, ranks);
+}
+
 TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitTable& table,
                                const TensorOptions& options)
     : model_(model), group_(std::move(group)), options_(options) {
-  const auto modules = ruled_modules(model, table);
+  const auto modules = checked_modules(model, table, options);
   auto cuts = parameter_cuts(model, modules, group_.rank(), group_.size());
-  if (options_.sequence && !find_embedding(modules)) {
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "sequence parallelism needs a model that embeds tokens",
-                 .got = "no nn::Embedding with a rule of kind Split::vocabulary"});
-  }
   const at::NoGradGuard no_grad;
   const auto own = nn::named_parameters(model);
   for (size_t i = 0; i < cuts.size(); ++i) {
@@ -258,21 +267,7 @@ double TensorParallel::gradient_squares() const {
 state::StateDict TensorParallel::shards() const {
   state::StateDict entries;
   for (const auto& [cut, parameter] : parameters_) {
-    int64_t begin = 0;
-    for (const auto& range : cut.ranges) {
-      auto box = layout::Box::whole(cut.name, cut.shape);
-      if (cut.is_whole()) {
-        entries.emplace_back(cut.name, parameter.detach(), std::move(box));
-        continue;
-      }
-      const auto dim = static_cast<size_t>(cut.dim);
-      const int64_t size = range.end - range.begin;
-      box.offset[dim] = range.begin;
-      box.size[dim] = size;
-      entries.emplace_back(cut.name, parameter.detach().slice(cut.dim, begin, begin + size),
-                           std::move(box));
-      begin += size;
-    }
+    append_shard(entries, {cut.name, parameter.detach()}, cut);
   }
   return entries;
 }

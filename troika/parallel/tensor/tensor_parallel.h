@@ -36,6 +36,10 @@ struct TensorOptions {
   bool sequence = false;
 };
 
+// Throws what TensorParallel's constructor throws before any communication.
+void require_splittable(const nn::Model& model, const SplitTable& table, int ranks,
+                        const TensorOptions& options = {});
+
 // Keeps a model cut over the ranks of a group during its lifetime. The model's code is not aware of
 // it: its linear layers, embeddings and dropout get functions that communicate (nn/hooked.h).
 // Outputs of the model, its loss, and the gradient of its input are the same on all ranks, and
@@ -68,6 +72,8 @@ class TensorParallel {
   // Collective.
   double gradient_squares() const;
 
+  // Returns the cut of each parameter and the parameter, in the order of nn::named_parameters().
+  const std::vector<std::pair<ParameterCut, at::Tensor>>& parameters() const { return parameters_; }
   // Returns the shards of all parameters, which share memory with them, with their boxes in the
   // whole parameters. A parameter whose shard has several ranges has an entry for each.
   state::StateDict shards() const;

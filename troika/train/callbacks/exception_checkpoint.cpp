@@ -23,9 +23,10 @@ void ExceptionCheckpoint::on_exception(FitContext& context, const std::exception
   const int rank = context.group.rank();
   if (rank != 0 && !failed_by_itself(problem)) return;
   const auto checkpoints = context.folder / "checkpoints";
-  if (!context.training.plan->holds_all_states()) {
+  const auto& plan = *context.training.plan;
+  if (!plan.holds_all_states() || plan.mesh.size(layout::Axis::tensor) > 1) {
     log::warn("no checkpoint of the failure: with {} a rank has not all states; the latest is {}",
-              context.training.plan->strategy, (checkpoints / "last").string());
+              plan.strategy, (checkpoints / "last").string());
     return;
   }
   const auto folder = checkpoints / "on_exception" / fmt::format("rank-{}", rank);

@@ -67,6 +67,7 @@ checkpoint::RankState EngineState::state(bool in_step) const {
   checkpoint::RankState result{.model = checkpoint::replaced(
                                    own_model(), in_shards ? stepped(parts_.optimization) : masters),
                                .rest = {}};
+  parts_.optimization.cuts().give_boxes(result.model, {});
   mark_owned(result.model, {});
   auto optimizer = parts_.optimization.state();
   mark_owned(optimizer, kOptimizerStates);
@@ -127,9 +128,11 @@ void EngineState::require_readable(const checkpoint::CheckpointReader& saved) co
 }
 
 void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
+  const auto& cuts = parts_.optimization.cuts();
   checkpoint::Shapes shapes, saved_shapes;
   for (const auto& [name, tensor] : nn::named_state(parts_.task.module())) {
-    shapes.emplace_back(name, tensor.sizes().vec());
+    const auto* cut = cuts.find(name);
+    shapes.emplace_back(name, cut ? cut->shape : tensor.sizes().vec());
   }
   for (const auto& name : saved.names(checkpoint::kModelPrefix)) {
     saved_shapes.emplace_back(name.substr(std::string_view(checkpoint::kModelPrefix).size()),
@@ -152,7 +155,7 @@ void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
   const std::map<std::string, at::Tensor> master_of(masters.begin(), masters.end());
   for (const auto& [name, tensor] : own_model()) {
     if (done.contains(name)) continue;
-    const auto value = saved.read(key(name));
+    const auto value = cuts.read_like(saved, key(name), name, tensor);
     tensor.copy_(value);
     const auto master = master_of.find(name);
     if (master != master_of.end()) master->second.copy_(value);
@@ -189,10 +192,12 @@ void EngineState::load_gradients(const std::map<std::string, at::Tensor>& gradie
     for (auto& parameter : nn::trained_parameters(stage.module)) {
       const auto found = gradients.find(parameter.first);
       if (!parts_.takes_gradients || found == gradients.end()) continue;
-      if (found->second.numel() != parameter.second.numel()) continue;
+      const auto* cut = parts_.optimization.cuts().find(parameter.first);
+      const auto own = cut ? cut->shard_of(found->second) : found->second;
+      if (own.numel() != parameter.second.numel()) continue;
       const at::NoGradGuard no_grad;
       auto& gradient = parameter.second.mutable_grad();
-      gradient = at::empty_like(parameter.second).copy_(found->second);
+      gradient = at::empty_like(parameter.second).copy_(own);
       // The owner's gradient holds the sum over the stages.
       if (parts_.borrowed.contains(parameter.first)) gradient.zero_();
     }

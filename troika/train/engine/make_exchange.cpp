@@ -11,6 +11,7 @@
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/sharded.h"
+#include "troika/parallel/tensor/tensor_exchange.h"
 #include "troika/train/engine/served_exchange.h"
 
 namespace troika::train {
@@ -93,8 +94,9 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options,
                                                   const OptimizerRecipe& recipe, Task& task,
-                                                  const comm::Group& group, Trace* trace,
+                                                  const comm::MeshGroups& groups, Trace* trace,
                                                   compat::DeferredInit* values) {
+  const auto& group = groups.data();
   require_replicas(plan, task);
   if (plan.exchange.method == ExchangeMethod::servers) {
     return make_served_exchange(plan, options, recipe, task.module(), group);
@@ -102,6 +104,12 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
   require_precision(plan);
   const auto ddp = data_parallel_options(plan, trace);
   const auto& exchange = plan.exchange;
+  if (const auto& axis = groups.along(layout::Axis::tensor); axis.size() > 1) {
+    return std::make_unique<parallel::TensorExchange>(
+        dynamic_cast<nn::Model&>(task.module()), axis, task.split_table(),
+        parallel::TensorOptions{.sequence = options.mesh.sequence_parallel},
+        [&] { return std::make_unique<parallel::DataParallel>(task.module(), group, ddp); });
+  }
   if (exchange.method == ExchangeMethod::all_reduce) {
     return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
   }

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "troika/comm/group.h"
+#include "troika/comm/world/mesh_groups.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/exchange.h"
 #include "troika/train/options/options.h"
@@ -23,15 +23,16 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
                                                         torch::nn::Module& part,
                                                         const comm::Group& group, Trace* trace);
 
-// Makes the plan's exchange for the task's module, whose optimizer is the recipe's. Records
-// gradient transfers in `trace` unless it is null. `values`: see parallel::ShardedOptions, for ZeRO
+// Makes the plan's exchange for the task's module, whose optimizer is the recipe's: along the data
+// axis and, if a tensor axis cuts the model, also along that one. Records gradient transfers in
+// `trace` unless it is null. `values`: see parallel::ShardedOptions, for ZeRO
 // stage 3 only. Throws Error(usage) if the numbers of the task's replicas and the plan's threads
 // differ, and for a precision, an optimizer or options that the exchange does not support. Called
 // by all ranks; blocks.
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options,
                                                   const OptimizerRecipe& recipe, Task& task,
-                                                  const comm::Group& group, Trace* trace,
+                                                  const comm::MeshGroups& groups, Trace* trace,
                                                   compat::DeferredInit* values = nullptr);
 
 }  // namespace troika::train

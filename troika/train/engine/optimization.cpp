@@ -73,15 +73,14 @@ OptimizerRecipe recipe_for(OptimizerRecipe recipe, parallel::ParameterStore& sto
 }  // namespace
 
 Optimization::Optimization(const nn::NumericPrecision& precision, parallel::ParameterStore& store,
-                           const OptimizerRecipe& recipe)
+                           const OptimizerRecipe& recipe, CutTensors cuts)
     : Optimization(
           precision, store.parameters(), recipe_for(recipe, store),
           [&store](bool here) { return store.reducer().any(here, "overflow of gradients"); },
           store.may_be_empty()) {
   require_steppable(store, recipe);
-  optimizer_->complete_sums_by([&store](const at::Tensor& sums) {
-    store.shards_reducer().sum(sums, "norms of parameters");
-  });
+  cuts_ = std::move(cuts);
+  optimizer_->complete_sums_by([&store](const at::Tensor& sums) { store.complete_sums(sums); });
 }
 
 Optimization::Optimization(const nn::NumericPrecision& precision,
@@ -163,6 +162,7 @@ optim::NamedTensors Optimization::state() const {
   optim::NamedTensors result{{kSkipped, at::scalar_tensor(skipped_, at::kLong)},
                              {kRate, at::scalar_tensor(learning_rate(), at::kDouble)}};
   state::append(result, kStates, optimizer_->state());
+  cuts_.give_boxes(result, kStates);
   if (scaler_) state::append(result, kScaler, scaler_->state());
   return result;
 }
@@ -175,7 +175,7 @@ optim::NamedTensors Optimization::saved_states(const checkpoint::CheckpointReade
     const auto key = prefix + name;
     if (!saved.has(key)) continue;
     if (!entry.box || tensor.dim() == 0) {
-      result.emplace_back(name, saved.read(key));
+      result.emplace_back(name, cuts_.read_like(saved, key, name, tensor));
       continue;
     }
     auto part = *entry.box;

@@ -13,6 +13,7 @@
 #include "troika/optim/master_weights.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/parameter_store.h"
+#include "troika/train/engine/cut_tensors.h"
 #include "troika/train/task/optimizer_recipe.h"
 
 namespace troika::checkpoint {
@@ -31,11 +32,11 @@ class Optimization {
   Optimization(const nn::NumericPrecision& precision, std::vector<optim::Parameter> parameters,
                const OptimizerRecipe& recipe, optim::GradScaler::FlagReduction any_rank = {},
                bool may_be_empty = false);
-  // Steps the parameters this rank owns, with the store's own optimizer if it has one. `store` must
-  // outlive this object. Throws Error(usage) if the store shards parameters and the recipe's custom
-  // optimizer needs whole ones.
+  // Steps the parameters this rank owns, with the store's own optimizer if it has one. `cuts` are
+  // the store's. `store` must outlive this object. Throws Error(usage) if the store shards
+  // parameters and the recipe's custom optimizer needs whole ones.
   Optimization(const nn::NumericPrecision& precision, parallel::ParameterStore& store,
-               const OptimizerRecipe& recipe);
+               const OptimizerRecipe& recipe, CutTensors cuts = {});
 
   double learning_rate() const { return optimizer_->learning_rate(); }
   void set_learning_rate(double rate) { optimizer_->set_learning_rate(rate); }
@@ -59,6 +60,7 @@ class Optimization {
   std::optional<double> loss_scale() const;
   // The masters among parameters(), under the parameters' names.
   optim::NamedTensors masters() const;
+  const CutTensors& cuts() const { return cuts_; }
 
   // The state on which the next step depends, beside gradients and parameters(). Tensors may share
   // memory with this object. Entries with boxes are parts of the states of whole parameters.
@@ -81,6 +83,7 @@ class Optimization {
   std::optional<optim::GradScaler> scaler_;
   std::unique_ptr<optim::FlatOptimizer> optimizer_;
   int64_t skipped_ = 0;
+  CutTensors cuts_;
 };
 
 }  // namespace troika::train

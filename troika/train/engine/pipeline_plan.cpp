@@ -10,6 +10,7 @@
 #include "troika/compat/torch.h"
 #include "troika/layout/recompute.h"
 #include "troika/layout/stage_cut.h"
+#include "troika/parallel/tensor/tensor_parallel.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
 
@@ -70,6 +71,35 @@ void require_same_blocks(const layout::Plan& plan, const Task& task) {
   layout::parse_cut(plan.cut, names);
 }
 
+// All ranks throw the same error, before any communication.
+void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& plan,
+                              const Task& task) {
+  const int ranks = plan.mesh.size(Axis::tensor);
+  if (ranks == 1) return;
+  const auto refuse = [&](const std::string& what, const std::string& got,
+                          const std::string& expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = what,
+                 .got = fmt::format("{} with mesh.axes {}", got, plan.mesh.text()),
+                 .expected = expected});
+  };
+  if (!task.has_blocks()) {
+    refuse("a tensor axis cuts the layers of a model of blocks", "a module without blocks",
+           "a task made of an nn::Model");
+  }
+  // Its states are for blocks of elements of whole parameters.
+  if (options.optimizer.name == "adamw_8bit") {
+    refuse("a tensor axis does not combine with states of 8 bits yet", "optim.name adamw_8bit",
+           "another optimizer");
+  }
+  if (options.ema.enabled || options.swa.swa_lrs > 0) {
+    refuse("a tensor axis does not combine with averages of weights yet",
+           options.ema.enabled ? "ema.enabled true" : "swa.swa_lrs above 0", "neither ema nor swa");
+  }
+  parallel::require_splittable(task.blocks(), task.split_table(), ranks,
+                               {.sequence = options.mesh.sequence_parallel});
+}
+
 // Stages step at different times, so nothing may depend on the gradients of all of them.
 void require_asynchronous(const TrainOptions& options, const layout::Plan& plan) {
   const auto refuse = [&](const std::string& got, const std::string& expected) {
@@ -94,6 +124,7 @@ void require_asynchronous(const TrainOptions& options, const layout::Plan& plan)
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
   if (!is_pipeline(plan)) {
     require_same_blocks(plan, task);
+    require_tensor_axis_fits(options, plan, task);
     return;
   }
   const auto refuse = [&](const std::string& got, const std::string& expected) {

@@ -30,7 +30,8 @@ comm::Group samples_group(const comm::MeshGroups& groups);
 
 // Throws Error(usage) if the plan's cut names other blocks than those of the task's model, in one
 // stage or in several, or if the plan is a pipeline whose schedule or mesh does not fit the model,
-// or with which an option of the run cannot be combined. Does not communicate.
+// or has a tensor axis over which the model cannot be cut (naming the block and both numbers), or
+// if an option of the run cannot be combined with either. Does not communicate.
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);
 
 }  // namespace troika::train

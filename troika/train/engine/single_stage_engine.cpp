@@ -131,10 +131,11 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
          .expected = "one that steps on the device",
          .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
-  exchange_ = make_exchange(plan, setup.options, recipe_, task, setup.groups.data(), setup.trace,
-                            values.get());
+  exchange_ =
+      make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace, values.get());
   try {
-    optimization_.emplace(placement().precision, *exchange_, recipe_);
+    optimization_.emplace(placement().precision, *exchange_, recipe_,
+                          CutTensors(*exchange_, task.module()));
   } catch (const Error&) {
     try_to_make_whole();
     throw;
@@ -254,7 +255,7 @@ void SingleStageEngine::try_to_make_whole() {
   if (!exchange_->shards_parameters()) return;
   const auto make_whole = [this] {
     exchange_->spread_parameters();
-    exchange_->synchronize_replicas();
+    exchange_->make_whole();
   };
   try_whole(make_whole, setup_.groups.world());
 }

@@ -24,10 +24,13 @@ class SingleStageEngine : public Engine {
   explicit SingleStageEngine(const EngineSetup& setup);
 
   StepResult step(MicroBatches& batches) override;
+  // A rank's gradients of an unfinished step would fit one tensor axis only.
+  bool leaves_steps() const override { return optimization_->cuts().is_empty(); }
   void update_batch_norms(const data::Batch& batch) override {
     setup_.task.training_step(placement().place(batch));
   }
   void synchronize_replicas() override { exchange_->synchronize_replicas(); }
+  void make_whole() override { exchange_->make_whole(); }
   void judge(std::optional<double> validation_loss) override {
     learning_rate_.judge(validation_loss);
   }

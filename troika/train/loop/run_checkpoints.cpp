@@ -56,6 +56,12 @@ void RunCheckpoints::save_asked_paths() {
 
 void RunCheckpoints::save_weights(const std::filesystem::path& file) const {
   const auto& setup = parts_.setup;
+  if (!parts_.engine.optimization().cuts().is_empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "weights are saved while a tensor axis cuts them",
+                 .got = "mesh.axes " + setup.plan.mesh.text(),
+                 .expected = "a checkpoint, which holds whole tensors"});
+  }
   std::set<std::string> own;
   parts_.engine.store().fetch_states();
   for (const auto& entry : parts_.engine.state(/*in_step=*/false).model) own.insert(entry.first);

@@ -154,6 +154,9 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
     return "trainer.recompute of a module without blocks";
   }
   const auto& mesh = plan.mesh;
+  if (mesh.size(Axis::tensor) > 1) {
+    return fmt::format("layers cut over {} ranks", mesh.size(Axis::tensor));
+  }
   if (mesh.has_uneven_stages()) return "stages with different numbers of replicas";
   if (mesh.ranks() != choice.ranks ||
       mesh.ranks() != mesh.size(Axis::data) * mesh.size(Axis::pipeline)) {

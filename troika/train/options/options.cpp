@@ -88,11 +88,13 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
             count_or("as many as the launcher started"));
   table.add("trainer.num_nodes", &trainer.num_nodes,
             "number of machines that the run must have; -1: any number", count_or("any number"));
-  table.add("trainer.strategy", &trainer.strategy,
-            "how the run is distributed over devices; pipeline is followed by the pipeline "
-            "schedules, whose names are strategies, too (docs/pipelines.md); auto and the names "
-            "after it are Lightning's names for other strategies",
-            one_of(strategy_names()));
+  table.add(
+      "trainer.strategy", &trainer.strategy,
+      "how the run is distributed over devices; pipeline is followed by the pipeline "
+      "schedules, whose names are strategies, too (docs/pipelines.md); tp: layers are cut over "
+      "ranks (docs/tensor-parallelism.md); auto and the names after it are Lightning's names for "
+      "other strategies",
+      one_of(strategy_names()));
   table.add("trainer.plan", &trainer.plan,
             "text of a plan, which replaces strategy and all other options that a plan sets; "
             "troika train --plan FILE sets it from a file; docs/plan.md");

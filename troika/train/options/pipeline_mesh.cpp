@@ -4,48 +4,80 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/layout/recompute.h"
 
 namespace troika::train {
 
+using layout::Axis;
+
 namespace {
 
-[[noreturn]] void refuse_mesh(const TrainOptions& options, int ranks, std::string expected) {
-  throw Error("train", ErrorKind::usage,
-              {.what = "mesh.pipeline and mesh.data do not fit the ranks of this run",
-               .got = fmt::format("{} and {} on {} rank{}", options.mesh.pipeline,
-                                  options.mesh.data, ranks, ranks == 1 ? "" : "s"),
-               .expected = std::move(expected)});
+// The name of an axis beside the data axis, and the option of its size.
+struct CutAxis {
+  std::string_view name;
+  int64_t size;
+};
+
+[[noreturn]] void refuse_mesh(const CutAxis& axis, int64_t data, int ranks, std::string expected) {
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = fmt::format("mesh.{} and mesh.data do not fit the ranks of this run", axis.name),
+       .got = fmt::format("{} and {} on {} rank{}", axis.size, data, ranks, ranks == 1 ? "" : "s"),
+       .expected = std::move(expected)});
+}
+
+// Returns mesh.axes, or the sizes of the data axis and the other one. -1 stands for the ranks that
+// the other axis leaves; if both are -1, all ranks are on `axis`.
+layout::Mesh mesh_of(const TrainOptions& options, const CutAxis& axis, int ranks,
+                     bool is_outermost) {
+  const auto& axes = options.mesh.axes;
+  const int64_t data = options.mesh.data;
+  if (!axes.empty()) {
+    if (axis.size == -1 && data == -1) return layout::Mesh::parse(axes, ranks);
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = fmt::format("mesh.axes and mesh.{} or mesh.data both give the mesh", axis.name),
+         .got = fmt::format("mesh.axes {}, mesh.{} {}, mesh.data {}", axes, axis.name, axis.size,
+                            data),
+         .expected = "mesh.axes alone, or no mesh.axes"});
+  }
+  const auto rest = [&](int64_t other) {
+    if (ranks > 0 && ranks % other != 0) {
+      refuse_mesh(axis, data, ranks, fmt::format("a multiple of {} ranks", other));
+    }
+    return std::max<int64_t>(1, ranks / other);
+  };
+  const int64_t size = axis.size != -1 ? axis.size : rest(data == -1 ? 1 : data);
+  const int64_t replicas = data != -1 ? data : rest(size);
+  if (ranks > 0 && size * replicas != ranks) {
+    refuse_mesh(axis, data, ranks,
+                "sizes whose product is the number of ranks, or -1 for one of them");
+  }
+  return layout::Mesh::parse(is_outermost
+                                 ? fmt::format("{}={} data={}", axis.name, size, replicas)
+                                 : fmt::format("data={} {}={}", replicas, axis.name, size));
+}
+
+bool has_axis(const layout::Mesh& mesh, Axis axis) {
+  return std::ranges::count(mesh.axes(), axis) > 0;
 }
 
 }  // namespace
 
 layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks) {
-  const auto& [axes, pipeline, data] = options.mesh;
-  if (!axes.empty()) {
-    if (pipeline == -1 && data == -1) return layout::Mesh::parse(axes, ranks);
-    throw Error(
-        "train", ErrorKind::usage,
-        {.what = "mesh.axes and mesh.pipeline or mesh.data both give the mesh",
-         .got = fmt::format("mesh.axes {}, mesh.pipeline {}, mesh.data {}", axes, pipeline, data),
-         .expected = "mesh.axes alone, or no mesh.axes"});
-  }
-  const auto rest = [&](int64_t other) {
-    if (ranks > 0 && ranks % other != 0) {
-      refuse_mesh(options, ranks, fmt::format("a multiple of {} ranks", other));
-    }
-    return std::max<int64_t>(1, ranks / other);
-  };
-  const int64_t stages = pipeline != -1 ? pipeline : rest(data == -1 ? 1 : data);
-  const int64_t replicas = data != -1 ? data : rest(stages);
-  if (ranks > 0 && stages * replicas != ranks) {
-    refuse_mesh(options, ranks,
-                "sizes whose product is the number of ranks, or -1 for one of them");
-  }
-  return layout::Mesh::parse(fmt::format("pipeline={} data={}", stages, replicas));
+  return mesh_of(options, {name(Axis::pipeline), options.mesh.pipeline}, ranks,
+                 /*is_outermost=*/true);
 }
+
+layout::Mesh tensor_mesh(const TrainOptions& options, int ranks) {
+  return mesh_of(options, {name(Axis::tensor), options.mesh.tensor}, ranks, /*is_outermost=*/false);
+}
+
+namespace {
 
 void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOptions& options,
                                      const char* strategy) {
@@ -82,14 +114,80 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
          .expected = "false, or the strategy pipedream"});
   }
   if (plan.schedule != layout::kOneStageSchedule) return;
-  const auto& [axes, pipeline, data] = options.mesh;
-  if (pipeline > 1) {
-    refuse("cut the model into stages", fmt::format("mesh.pipeline = {}", pipeline), "-1 or 1");
+  const auto& mesh = options.mesh;
+  if (mesh.pipeline > 1) {
+    refuse("cut the model into stages", fmt::format("mesh.pipeline = {}", mesh.pipeline),
+           "-1 or 1");
   }
-  if (!axes.empty()) refuse("cut the model into stages", "mesh.axes = " + axes, "none");
+  if (!mesh.axes.empty() && !has_axis(plan.mesh, Axis::tensor)) {
+    refuse("cut the model into stages", "mesh.axes = " + mesh.axes, "none");
+  }
   if (options.zero.stage != 0 && options.zero.stage != plan.exchange.zero_stage) {
     refuse("take zero.stage", std::to_string(options.zero.stage),
            fmt::format("0, or the strategy zero{}", options.zero.stage));
+  }
+}
+
+void refuse_ignored_tensor_options(const layout::Plan& plan, const TrainOptions& options,
+                                   const char* strategy) {
+  if (has_axis(plan.mesh, Axis::tensor)) return;
+  const auto refuse = [&](const char* option, std::string got, std::string expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} does not cut layers, so it takes no {}", strategy,
+                                     option),
+                 .got = std::move(got),
+                 .expected = std::move(expected),
+                 .hint = "set trainer.strategy to tp"});
+  };
+  if (options.mesh.tensor > 1) {
+    refuse("mesh.tensor", std::to_string(options.mesh.tensor), "-1 or 1");
+  }
+  if (options.mesh.sequence_parallel) refuse("mesh.sequence_parallel", "true", "false");
+}
+
+}  // namespace
+
+void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& options,
+                                 const char* strategy) {
+  refuse_ignored_pipeline_options(plan, options, strategy);
+  refuse_ignored_tensor_options(plan, options, strategy);
+}
+
+void require_runnable_axes(const layout::Plan& plan) {
+  for (const auto axis : plan.mesh.axes()) {
+    const bool is_run = axis == Axis::data || axis == Axis::pipeline || axis == Axis::tensor;
+    if (is_run || plan.mesh.size(axis) == 1) continue;
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("the {} axis of a plan cannot be run yet", layout::name(axis)),
+                 .got = "mesh.axes " + plan.mesh.text(),
+                 .expected = "the axes pipeline, data and tensor alone"});
+  }
+  if (plan.mesh.size(Axis::tensor) == 1) return;
+  const auto refuse = [&](const char* with, std::string got, std::string expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("a tensor axis does not combine with {} yet", with),
+                 .got = fmt::format("{} with mesh.axes {}", got, plan.mesh.text()),
+                 .expected = std::move(expected)});
+  };
+  if (plan.schedule != layout::kOneStageSchedule) {
+    refuse("a pipeline", "schedule.name " + plan.schedule, layout::kOneStageSchedule);
+  }
+  if (plan.exchange.method != layout::ExchangeMethod::all_reduce) {
+    refuse("ZeRO, local steps and parameter servers", "another exchange.method",
+           "exchange.method all_reduce");
+  }
+  if (plan.compression.codec != "none") {
+    refuse("compressed gradients", "ddp.hook " + plan.compression.codec, "none");
+  }
+  if (plan.threads > 0) {
+    refuse("replicas in threads", fmt::format("mesh.threads {}", plan.threads), "0");
+  }
+  if (!plan.offload.activations.empty()) {
+    refuse("offloaded activations", "offload.activations " + plan.offload.activations, "none");
+  }
+  if (layout::recompute_budget(plan.recompute)) {
+    refuse("recomputation by measured times", "trainer.recompute " + plan.recompute,
+           "full, selective, sqrt or every_K");
   }
 }
 

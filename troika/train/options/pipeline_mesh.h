@@ -1,4 +1,4 @@
-// The mesh that the options of a pipeline give.
+// The meshes that the options of pipelines and of tensor axes give.
 #pragma once
 
 #include "troika/layout/mesh.h"
@@ -13,9 +13,17 @@ namespace troika::train {
 // the ranks, if both ways are used, and where Mesh::parse() does.
 layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks);
 
-// Throws Error(usage) if options of pipelines are set, which the plan would
+// The same from mesh.tensor and mesh.data, for a mesh whose innermost axis is the tensor axis, so
+// that neighbouring ranks, which are on one machine if possible, compute layers together.
+layout::Mesh tensor_mesh(const TrainOptions& options, int ranks);
+
+// Throws Error(usage) if options of pipelines or of tensor axes are set, which the plan would
 // ignore. `strategy` is the strategy's name.
-void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOptions& options,
-                                     const char* strategy);
+void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& options,
+                                 const char* strategy);
+
+// Throws Error(usage) if the plan's mesh has an axis that cannot be run, or a tensor axis beside
+// something that it does not combine with; the error names it.
+void require_runnable_axes(const layout::Plan& plan);
 
 }  // namespace troika::train

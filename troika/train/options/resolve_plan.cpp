@@ -186,6 +186,10 @@ void pipedream(Plan& plan, const TrainOptions& options, const Cluster& cluster) 
   cut_model(plan, options, cluster);
 }
 
+void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  plan.mesh = tensor_mesh(options, cluster.ranks());
+}
+
 struct Strategy {
   const char* name;
   const char* ours;  // Plan::strategy
@@ -222,6 +226,7 @@ constexpr std::array kStrategies{
     Strategy{"dualpipe-v", "dualpipe-v", pipeline},
     Strategy{"pipedream", "pipedream", pipedream<StageWeights::stashed>},
     Strategy{"pipedream_2bw", "pipedream_2bw", pipedream<StageWeights::double_buffered>},
+    Strategy{"tp", "tp", cut_layers},
     Strategy{"pipedream_flush", "1f1b", pipeline},
     Strategy{"auto", "ddp", all_reduce},
     Strategy{"ddp2", "dp", ddp2},
@@ -297,7 +302,7 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
             .offload = {.activations = options.offload.activations,
                         .optimizer = options.optimizer.offload}};
   strategy.choose(plan, options, cluster);
-  refuse_ignored_pipeline_options(plan, options, strategy.name);
+  refuse_ignored_mesh_options(plan, options, strategy.name);
   return plan;
 }
 
@@ -357,11 +362,7 @@ void require_runnable(const Plan& plan, int world) {
                 {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
   };
   const bool is_cut = plan.schedule != layout::kOneStageSchedule;
-  for (const auto axis : plan.mesh.axes()) {
-    if (axis == Axis::data || axis == Axis::pipeline || plan.mesh.size(axis) == 1) continue;
-    refuse(fmt::format("the {} axis of a plan cannot be run yet", layout::name(axis)),
-           "mesh.axes " + plan.mesh.text(), "the axes pipeline and data alone");
-  }
+  require_runnable_axes(plan);
   if (!is_cut && plan.mesh.size(Axis::pipeline) > 1) {
     refuse("a pipeline axis without a schedule of stages",
            fmt::format("mesh.axes {} and schedule.name {}", plan.mesh.text(), plan.schedule),

@@ -164,6 +164,11 @@ OptimizerRecipe Task::configure_optimizers(const TrainOptions& options) {
   return {.optimizer = options.optimizer, .schedule = options.schedule};
 }
 
+parallel::SplitTable Task::split_table() const {
+  return model_ && model_->options() ? parallel::split_table(*model_->options())
+                                     : parallel::SplitTable();
+}
+
 void Task::test_step(const data::Batch& batch, Evaluation& evaluation) {
   validation_step(batch, evaluation);
 }

@@ -15,6 +15,7 @@
 #include "troika/nn/output_layer.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/observe/metric_log.h"
+#include "troika/parallel/tensor/split_table.h"
 #include "troika/train/task/hooks.h"
 #include "troika/train/task/optimizer_recipe.h"
 #include "troika/train/task/outputs.h"
@@ -141,6 +142,9 @@ class Task : public Hooks {
 
   // Returns the optimizer and the learning rates: those of the options, unless overridden.
   virtual OptimizerRecipe configure_optimizers(const TrainOptions& options);
+  // Returns the table by which a tensor axis cuts the model of blocks: parallel::split_table() of a
+  // model of the zoo, otherwise an empty one, unless overridden.
+  virtual parallel::SplitTable split_table() const;
   // The number of modules that share a training step within this process.
   virtual int replicas() const { return 1; }
   // The object whose hooks a run calls.

@@ -1,0 +1,237 @@
+// Runs with a tensor axis.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "tests/train/pipelined_runs.h"
+#include "troika/checkpoint/checkpoint.h"
+#include "troika/checkpoint/reader.h"
+#include "troika/train/run/fit_context.h"
+
+namespace troika::train {
+namespace {
+
+class TensorRun : public PipelinedRuns {
+ protected:
+  TrainOptions cut(int tensor) const {
+    auto options = options_;
+    options.trainer.strategy = "tp";
+    options.mesh.tensor = tensor;
+    return options;
+  }
+
+  // 22 steps of AdamW with clipped norms.
+  void expect_same(const PipelineCourse& found, const PipelineCourse& expected,
+                   const std::string& what) {
+    expect_close(found.state, expected.state, what);
+    EXPECT_EQ(found.summary.steps, expected.summary.steps) << what;
+    EXPECT_EQ(found.summary.samples, expected.summary.samples) << what;
+    EXPECT_NEAR(found.summary.train_loss, expected.summary.train_loss, 1e-10) << what;
+    EXPECT_NEAR(found.summary.validation_loss, expected.summary.validation_loss, 1e-10) << what;
+    EXPECT_EQ(found.summary.validation_accuracy, expected.summary.validation_accuracy) << what;
+    EXPECT_EQ(found.rows.size(), expected.rows.size()) << what;
+  }
+
+  void expect_refused(const TrainOptions& options, int ranks, const std::string& model,
+                      const std::string& message) {
+    comm::local::run(ranks, [&](const comm::Group& world) {
+      auto own = options;
+      own.run.folder = (folder_ / "refused").string();
+      Task task(make_sized_model(model));
+      const SizedSamples samples(sizes_of(model));
+      try {
+        Trainer(own, world).fit(task, samples, samples);
+        ADD_FAILURE() << "not refused; expected: " << message;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::usage);
+        EXPECT_THAT(error.what(), testing::HasSubstr(message));
+      }
+    });
+  }
+};
+
+// The vocabulary of 13 words is cut unevenly.
+TEST_F(TensorRun, EqualsOneProcess) {
+  for (const std::string model : {"mlp", "gpt-dropout", "llama"}) {
+    const auto alone = fit(options_, 1, model);
+    expect_same(fit(cut(2), 4, model), alone, model + ", 2 x 2");
+  }
+}
+
+TEST_F(TensorRun, EqualsOneProcessInOtherMeshes) {
+  const auto alone = fit(accumulating(3), 1, "llama");
+  for (const auto& [axes, sequence] :
+       {std::pair("data=1 tensor=4", false), std::pair("tensor=2 data=2", true)}) {
+    auto options = cut(-1);
+    options.trainer.accumulate_grad_batches = 3;
+    options.mesh.axes = axes;
+    options.mesh.sequence_parallel = sequence;
+    expect_same(fit(options, 4, "llama"), alone, axes);
+  }
+}
+
+// LAMB's rates depend on norms of whole parameters.
+TEST_F(TensorRun, NormsAreThoseOfWholeParameters) {
+  options_.optimizer.name = "lamb";
+  options_.statistics.every_n_steps = 1;
+  const auto alone = fit(options_, 1, "llama");
+  const auto found = fit(cut(2), 2, "llama");
+  expect_same(found, alone, "lamb");
+  ASSERT_EQ(found.rows.size(), alone.rows.size());
+  int norms = 0;
+  for (size_t i = 0; i < alone.rows.size(); ++i) {
+    for (const auto& [name, value] : alone.rows[i].second) {
+      if (!name.starts_with("gradient_") && !name.starts_with("weight_")) continue;
+      EXPECT_NEAR(std::stod(found.rows[i].second.at(name)), std::stod(value), 1e-9) << name;
+      ++norms;
+    }
+  }
+  EXPECT_GT(norms, 100);
+}
+
+// Stopped in the middle of the only epoch of 11 steps, and resumed.
+TEST_F(TensorRun, GoesOnAsIfItHadNotStopped) {
+  auto options = cut(2);
+  options.trainer.max_epochs = 1;
+  const auto whole = fit(options, 4, "gpt-dropout");
+  options.run.folder = (folder_ / "cut").string();
+  options.trainer.max_steps = 5;
+  fit(options, 4, "gpt-dropout");
+  options.trainer.max_steps = -1;
+  options.trainer.ckpt_path = "last";
+  const auto resumed = fit(options, 4, "gpt-dropout");
+  EXPECT_EQ(resumed.summary.steps, whole.summary.steps);
+  for (const auto& [name, tensor] : whole.state) {
+    EXPECT_TRUE(resumed.state.at(name).equal(tensor)) << name;
+  }
+  EXPECT_EQ(resumed.summary.train_loss, whole.summary.train_loss);
+  EXPECT_EQ(resumed.summary.validation_loss, whole.summary.validation_loss);
+}
+
+// Returns the weights and optimizer states of a checkpoint, from all its ranks.
+ModuleState kept(const std::filesystem::path& checkpoint) {
+  ModuleState result;
+  const checkpoint::CheckpointReader saved(checkpoint, 0);
+  for (const std::string prefix : {"model.", "optimizer.state."}) {
+    for (const auto& [name, tensor] : saved.read_all(prefix)) result[prefix + name] = tensor;
+  }
+  return result;
+}
+
+class SavesAtTheStart : public Callback {
+ public:
+  explicit SavesAtTheStart(std::filesystem::path to) : to_(std::move(to)) {}
+  std::string name() const override { return "saves_at_the_start"; }
+  void on_train_start(FitContext& context) override { context.save_checkpoint(to_, false); }
+
+ private:
+  const std::filesystem::path to_;
+};
+
+// Any layout can resume from the checkpoint of any other, which holds whole tensors without
+// padding.
+TEST_F(TensorRun, CheckpointsBelongToTheModel) {
+  struct Layout {
+    std::string strategy;
+    int ranks, tensor = -1;
+  };
+  auto options = cut(2);
+  options.run.folder = (folder_ / "first").string();
+  options.trainer.max_steps = 2;
+  const auto course = fit(options, 4, "llama");
+  auto latest = folder_ / "first/run/checkpoints/last";
+  const auto expected = kept(latest);
+  for (const auto& [name, tensor] : course.state) {
+    EXPECT_TRUE(expected.at("model." + name).equal(tensor)) << name;
+  }
+  EXPECT_EQ(expected.at("optimizer.state.model.embed_tokens.weight.exp_avg").size(0), 13);
+  int number = 0;
+  for (const auto& [strategy, ranks, tensor] :
+       {Layout{"tp", 4, 4}, Layout{"ddp", 1}, Layout{"tp", 2, 2}, Layout{"1f1b", 2},
+        Layout{"tp", 4, 2}, Layout{"zero2", 2}, Layout{"tp", 4, 4}}) {
+    auto next = options_;
+    next.run.folder = (folder_ / fmt::format("next-{}", ++number)).string();
+    next.trainer.strategy = strategy;
+    next.mesh.tensor = tensor;
+    next.trainer.max_steps = 3;
+    next.trainer.ckpt_path = latest.string();
+    latest = folder_ / fmt::format("passed-on-{}", number);
+    fit(next, ranks, "llama",
+        [&](Trainer& trainer, Task&) { trainer.add(std::make_shared<SavesAtTheStart>(latest)); });
+    const auto found = kept(latest);
+    ASSERT_EQ(found.size(), expected.size()) << strategy;
+    for (const auto& [name, tensor] : expected) {
+      EXPECT_TRUE(found.at(name).equal(tensor)) << name << ", " << strategy << " on " << ranks;
+    }
+  }
+}
+
+class SavesInTheStep : public Callback {
+ public:
+  explicit SavesInTheStep(std::filesystem::path to) : to_(std::move(to)) {}
+  std::string name() const override { return "saves_in_the_step"; }
+  void on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) override {
+    if (context.at.step == 1 && context.at.micro_batch == 2) context.save_checkpoint(to_, false);
+  }
+
+ private:
+  const std::filesystem::path to_;
+};
+
+// Each rank takes its part of the gradients so far.
+TEST_F(TensorRun, GoesOnWithAStepThatAnotherStrategyLeft) {
+  const auto left = folder_ / "left";
+  const auto whole = fit(accumulating(4), 2, "llama", [&](Trainer& trainer, Task&) {
+    trainer.add(std::make_shared<SavesInTheStep>(left));
+  });
+  auto options = cut(2);
+  options.trainer.accumulate_grad_batches = 4;
+  options.trainer.ckpt_path = left.string();
+  const auto course = fit(options, 2, "llama");
+  EXPECT_EQ(course.summary.steps, whole.summary.steps);
+  expect_close(course.state, whole.state, "tp");
+}
+
+TEST_F(TensorRun, RefusesWhatDoesNotDivide) {
+  expect_refused(cut(3), 3, "llama", "4 heads, 3 ranks");
+  expect_refused(cut(4), 4, "gpt", "2 heads, 4 ranks");
+  expect_refused(cut(4), 4, "mlp", "6 outputs, 4 ranks");
+  expect_refused(cut(2), 3, "gpt", "mesh.tensor and mesh.data do not fit the ranks of this run");
+  expect_refused(cut(2), 2, "resnet20", "no rule for");
+}
+
+TEST_F(TensorRun, RefusesWhatDoesNotCombine) {
+  const auto refused = [&](const std::function<void(TrainOptions&)>& change,
+                           const std::string& message) {
+    auto options = cut(2);
+    change(options);
+    expect_refused(options, 2, "gpt", message);
+  };
+  const auto combine = [](const std::string& with) {
+    return "a tensor axis does not combine with " + with + " yet";
+  };
+  refused([](auto& of) { of.zero.stage = 1; }, "strategy tp does not take zero.stage; got 1");
+  refused([](auto& of) { of.ddp.codec.name = "int8"; }, combine("compressed gradients"));
+  refused([](auto& of) { of.ema.enabled = true; }, combine("averages of weights"));
+  refused(
+      [](auto& of) {
+        of.optimizer.name = "adamw_8bit";
+        of.trainer.precision = "32";
+      },
+      combine("states of 8 bits"));
+  refused([&](auto& of) { of.offload.activations = folder_.path().string(); },
+          combine("offloaded activations"));
+  refused([](auto& of) { of.trainer.recompute = "budget:1MiB"; },
+          combine("recomputation by measured times"));
+  refused([](auto& of) { of.trainer.strategy = "ddp"; }, "it takes no mesh.tensor; got 2");
+  refused(
+      [](auto& of) {
+        of.trainer.strategy = "1f1b";
+        of.mesh.tensor = -1;
+        of.mesh.axes = "pipeline=1 tensor=2";
+      },
+      combine("a pipeline"));
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,67 @@
+#include "troika/train/engine/cut_tensors.h"
+
+#include <utility>
+#include <vector>
+
+#include "troika/checkpoint/reader.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/parameter_store.h"
+
+namespace troika::train {
+
+using parallel::ParameterCut;
+
+CutTensors::CutTensors(const parallel::ParameterStore& store, const torch::nn::Module& module) {
+  for (const auto& [name, tensor] : nn::named_parameters(module)) {
+    if (const auto* cut = store.cut_of(name)) cuts_.emplace(name, *cut);
+  }
+}
+
+const ParameterCut* CutTensors::find(const std::string& parameter) const {
+  const auto found = cuts_.find(parameter);
+  return found == cuts_.end() ? nullptr : &found->second;
+}
+
+const ParameterCut* CutTensors::cut_for(const std::string& name, const at::Tensor& tensor) const {
+  const auto* cut = find(name);
+  if (!cut) cut = find(name.substr(0, name.rfind('.')));
+  if (!cut || tensor.dim() != static_cast<int64_t>(cut->shape.size())) return nullptr;
+  int64_t size = 0;
+  for (const auto& [begin, end] : cut->ranges) size += end - begin;
+  return tensor.size(cut->dim) == size ? cut : nullptr;
+}
+
+void CutTensors::give_boxes(checkpoint::NamedTensors& entries, const std::string& prefix) const {
+  if (cuts_.empty()) return;
+  checkpoint::NamedTensors result;
+  for (auto& entry : entries) {
+    const bool has_prefix = entry.first.starts_with(prefix) && !entry.box;
+    const auto* cut =
+        has_prefix ? cut_for(entry.first.substr(prefix.size()), entry.second) : nullptr;
+    if (cut) {
+      parallel::append_shard(result, entry, *cut);
+    } else {
+      result.push_back(std::move(entry));
+    }
+  }
+  entries = std::move(result);
+}
+
+at::Tensor CutTensors::read(const checkpoint::CheckpointReader& saved, const std::string& key,
+                            const ParameterCut& cut) {
+  std::vector<at::Tensor> parts;
+  for (auto& box : cut.boxes()) {
+    box.name = key;
+    parts.push_back(saved.read(box));
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts, cut.dim);
+}
+
+at::Tensor CutTensors::read_like(const checkpoint::CheckpointReader& saved, const std::string& key,
+                                 const std::string& name, const at::Tensor& like) const {
+  const auto* cut = cut_for(name, like);
+  return cut ? read(saved, key, *cut) : saved.read(key);
+}
+
+}  // namespace troika::train
