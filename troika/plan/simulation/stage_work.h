@@ -23,8 +23,8 @@ struct StageWorkOptions {
 // Returns the work of each stage of the plan's schedule.
 // - The stages are those of plan.cut; without a cut, those of layout::balanced_cut().
 // - Passes of a stage with replicas are longer than measured, because the replicas wait for the
-//   latest one: by the expected maximum of normal numbers with the blocks' spreads, with ZeRO stage 3
-//   in each block, which gathers its parameters, otherwise over the whole stage.
+//   latest one: by the expected maximum of normal numbers with the blocks' spreads, with ZeRO stage
+//   3 in each block, which gathers its parameters, otherwise over the whole stage.
 // - A message across a cut has the outputs of all blocks before the cut that blocks after the cut
 //   read.
 // - Buckets of gradients have whole blocks, from the last to the first (layout::assign_buckets()).

@@ -185,8 +185,8 @@ double measure_overlap(const comm::Group& group, at::Device device, int64_t grad
     return mean_over_ranks(robust_spread(seconds).mean, group);
   };
   const double once = mean({time(compute)});
-  const double each = mean({time([&] { start(buckets.size()), finish(); })}) /
-                      static_cast<double>(buckets.size());
+  const double each =
+      mean({time([&] { start(buckets.size()), finish(); })}) / static_cast<double>(buckets.size());
   // Less communication would make a difference that is lost in the noise of computing.
   const auto count = static_cast<size_t>(std::clamp(once / 2 / each, 1.0, 100.0));
   std::vector<double> computing, communicating, both;
