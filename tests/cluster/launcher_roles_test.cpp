@@ -58,18 +58,19 @@ TEST(LauncherRoles, TheEndOfAServerIsNotTheEndOfTheOthers) {
                                2, 1));
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(ended.out, "done\n");
-  EXPECT_THAT(ended.err,
-              AllOf(HasSubstr("[cluster] server 1: killed by SIGKILL"),
-                    HasSubstr("; the others go on; log: "), Not(HasSubstr("failed first"))));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("[cluster] server 1: killed by SIGKILL"),
+                               HasSubstr("; the launch lets the others run; log: "),
+                               Not(HasSubstr("failed first"))));
 }
 
 TEST(LauncherRoles, AWorkerThatFailedIsAFailureOfTheRun) {
   const auto ended = run(roles("worker1) echo broken >&2; exit 9;;", 0, 2));
   EXPECT_EQ(ended.code, 9);
-  EXPECT_THAT(ended.err,
-              AllOf(HasSubstr("[cluster] worker 1: exit code 9; the others go on; log: "),
-                    HasSubstr("[cluster] worker 1 failed first: exit code 9\n"),
-                    HasSubstr("message: broken"), HasSubstr("scheduler:")));
+  EXPECT_THAT(
+      ended.err,
+      AllOf(HasSubstr("[cluster] worker 1: exit code 9; the launch lets the others run; log: "),
+            HasSubstr("[cluster] worker 1 failed first: exit code 9\n"),
+            HasSubstr("message: broken"), HasSubstr("scheduler:")));
 }
 
 TEST(LauncherRoles, TheSchedulersFailureEndsTheOthers) {

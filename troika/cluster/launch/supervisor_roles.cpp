@@ -64,8 +64,8 @@ void Supervisor::follow_roles() {
       return;
     }
     keeps_logs_ = true;
-    say(fmt::format("[cluster] {}: {}; the others go on; log: {}\n", role.name(), describe(status),
-                    logs_.log(role.stem()).string()));
+    say(fmt::format("[cluster] {}: {}; the launch lets the others run; log: {}\n", role.name(),
+                    describe(status), logs_.log(role.stem()).string()));
   }
   if (has_worker) return;
   if (has_failed_worker) return begin_grace_time();
