@@ -113,7 +113,7 @@ TEST_F(FoundPlanRun, OffloadsOnlyIfTheModelDoesNotFit) {
 TEST_F(FoundPlanRun, PredictsTheMemoryOfOffloadedActivations) {
   compat::count_tensor_memory();
   options_.model = sizes_of("gpt");
-  options_.model.context = 64;
+  options_.model.context = 5;
   options_.model.width = 128;
   options_.data.batch_size = 16;
   comm::local::run(1, [&](const comm::Group& group) {

@@ -229,7 +229,6 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
   dual.schedule = "dualpipe-v";
   dual.micro_batches = 3;
   EXPECT_THAT(refused(dual, 4), HasSubstr("dualpipe-v"));
-  EXPECT_THAT(refused(on("data=2 tensor=2"), 4), HasSubstr("the tensor axis of a plan"));
   EXPECT_THAT(refused(on("context=2"), 2), HasSubstr("the context axis of a plan"));
   EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .cut = "stem|head"}, 2),
             "[train] stages without a schedule of stages; got stages.cut stem|head and "
