@@ -100,7 +100,7 @@ TEST_F(Relays, RankZeroNeedsFewDescriptors) {
   const int port = free_port();
   const pid_t rank_0 = in_child([&] {
     // Ninety-six connections do not fit.
-    const rlimit few{80, 80};
+    const rlimit few{92, 92};
     ::setrlimit(RLIMIT_NOFILE, &few);
     const auto meeting = join(member(0, kMany, port));
     all_meet(*meeting, "here", kMany);
