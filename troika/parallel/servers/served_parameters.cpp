@@ -45,6 +45,11 @@ at::ScalarType type_of(const std::vector<optim::Parameter>& parameters) {
   return type;
 }
 
+// A barrier that can be waited for with a deadline. A rank that failed meets those at a cut, too.
+comm::Work meet(const comm::Group& group, std::string_view label) {
+  return group.all_reduce(at::ones({1}), comm::ReduceOp::sum, {.label = label, .async_op = true});
+}
+
 }  // namespace
 
 // Its memory for states takes what synchronize_replicas() reads from the servers.
@@ -144,14 +149,10 @@ void ServedParameters::with_servers(const std::function<void()>& act) {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::peer && error.kind() != ErrorKind::timeout) throw;
     // If only a server is lost, the other ranks may wait for this rank's step instead.
-    const auto here = at::ones({1});
     try {
-      group_
-          .all_reduce(here, comm::ReduceOp::sum,
-                      {.label = "after a failure of parameter servers", .async_op = true})
-          .wait(Deadline::after(limit_));
+      meet(group_, "after a failure of parameter servers").wait(Deadline::after(limit_));
     } catch (const Error& lost) {
-      if (lost.kind() != ErrorKind::timeout) throw;
+      if (lost.kind() == ErrorKind::peer) throw;
     }
     throw;
   }
@@ -217,7 +218,7 @@ void ServedParameters::synchronize_replicas() {
       }
     });
     // No rank pushes before all have pulled.
-    group_.barrier({.label = "cut of parameter servers"});
+    meet(group_, "cut of parameter servers").wait();
     is_cut_ = true;
   }
   broadcast_packed(group_, module_.buffers(), 0, "module buffers");
