@@ -15,13 +15,7 @@ class PipelineReplicas : public PipelinedRuns {
                      const PipelineCourse& oracle) {
     const auto what = fmt::format("{} on {} with zero {}", model, ranks, options.zero.stage);
     const auto course = fit(options, ranks, model);
-    EXPECT_EQ(course.summary.steps, oracle.summary.steps) << what;
-    EXPECT_EQ(course.summary.samples, oracle.summary.samples) << what;
-    EXPECT_NEAR(course.summary.train_loss, oracle.summary.train_loss, 1e-10) << what;
-    EXPECT_NEAR(course.summary.validation_loss, oracle.summary.validation_loss, 1e-10) << what;
-    EXPECT_EQ(course.summary.validation_accuracy, oracle.summary.validation_accuracy) << what;
-    EXPECT_EQ(course.rows.size(), oracle.rows.size()) << what;
-    expect_close(course.state, oracle.state, what);
+    expect_same_course(course, oracle, what);
   }
 };
 

@@ -157,6 +157,17 @@ class PipelinedRuns : public testing::Test {
     }
   }
 
+  static void expect_same_course(const PipelineCourse& found, const PipelineCourse& expected,
+                                 const std::string& what) {
+    EXPECT_EQ(found.summary.steps, expected.summary.steps) << what;
+    EXPECT_EQ(found.summary.samples, expected.summary.samples) << what;
+    EXPECT_NEAR(found.summary.train_loss, expected.summary.train_loss, 1e-10) << what;
+    EXPECT_NEAR(found.summary.validation_loss, expected.summary.validation_loss, 1e-10) << what;
+    EXPECT_EQ(found.summary.validation_accuracy, expected.summary.validation_accuracy) << what;
+    EXPECT_EQ(found.rows.size(), expected.rows.size()) << what;
+    expect_close(found.state, expected.state, what);
+  }
+
   const TemporaryFolder folder_;
   TrainOptions options_;
   int runs_ = 0;

@@ -3,33 +3,19 @@
 
 #include <cmath>
 
-#include "tests/train/pipelined_runs.h"
+#include "tests/train/checkpointed_runs.h"
 #include "troika/checkpoint/checkpoint.h"
-#include "troika/checkpoint/reader.h"
-#include "troika/train/run/fit_context.h"
 
 namespace troika::train {
 namespace {
 
-class TensorRun : public PipelinedRuns {
+class TensorRun : public CheckpointedRuns {
  protected:
   TrainOptions cut(int tensor) const {
     auto options = options_;
     options.trainer.strategy = "tp";
     options.mesh.tensor = tensor;
     return options;
-  }
-
-  // 22 steps of AdamW with clipped norms.
-  void expect_same(const PipelineCourse& found, const PipelineCourse& expected,
-                   const std::string& what) {
-    expect_close(found.state, expected.state, what);
-    EXPECT_EQ(found.summary.steps, expected.summary.steps) << what;
-    EXPECT_EQ(found.summary.samples, expected.summary.samples) << what;
-    EXPECT_NEAR(found.summary.train_loss, expected.summary.train_loss, 1e-10) << what;
-    EXPECT_NEAR(found.summary.validation_loss, expected.summary.validation_loss, 1e-10) << what;
-    EXPECT_EQ(found.summary.validation_accuracy, expected.summary.validation_accuracy) << what;
-    EXPECT_EQ(found.rows.size(), expected.rows.size()) << what;
   }
 
   void expect_refused(const TrainOptions& options, int ranks, const std::string& model,
@@ -54,7 +40,7 @@ class TensorRun : public PipelinedRuns {
 TEST_F(TensorRun, EqualsOneProcess) {
   for (const std::string model : {"mlp", "gpt-dropout", "llama"}) {
     const auto alone = fit(options_, 1, model);
-    expect_same(fit(cut(2), 4, model), alone, model + ", 2 x 2");
+    expect_same_course(fit(cut(2), 4, model), alone, model + ", 2 x 2");
   }
 }
 
@@ -66,7 +52,7 @@ TEST_F(TensorRun, EqualsOneProcessInOtherMeshes) {
     options.trainer.accumulate_grad_batches = 3;
     options.mesh.axes = axes;
     options.mesh.sequence_parallel = sequence;
-    expect_same(fit(options, 4, "llama"), alone, axes);
+    expect_same_course(fit(options, 4, "llama"), alone, axes);
   }
 }
 
@@ -76,7 +62,7 @@ TEST_F(TensorRun, NormsAreThoseOfWholeParameters) {
   options_.statistics.every_n_steps = 1;
   const auto alone = fit(options_, 1, "llama");
   const auto found = fit(cut(2), 2, "llama");
-  expect_same(found, alone, "lamb");
+  expect_same_course(found, alone, "lamb");
   ASSERT_EQ(found.rows.size(), alone.rows.size());
   int norms = 0;
   for (size_t i = 0; i < alone.rows.size(); ++i) {
@@ -108,26 +94,6 @@ TEST_F(TensorRun, GoesOnAsIfItHadNotStopped) {
   EXPECT_EQ(resumed.summary.validation_loss, whole.summary.validation_loss);
 }
 
-// Returns the weights and optimizer states of a checkpoint, from all its ranks.
-ModuleState kept(const std::filesystem::path& checkpoint) {
-  ModuleState result;
-  const checkpoint::CheckpointReader saved(checkpoint, 0);
-  for (const std::string prefix : {"model.", "optimizer.state."}) {
-    for (const auto& [name, tensor] : saved.read_all(prefix)) result[prefix + name] = tensor;
-  }
-  return result;
-}
-
-class SavesAtTheStart : public Callback {
- public:
-  explicit SavesAtTheStart(std::filesystem::path to) : to_(std::move(to)) {}
-  std::string name() const override { return "saves_at_the_start"; }
-  void on_train_start(FitContext& context) override { context.save_checkpoint(to_, false); }
-
- private:
-  const std::filesystem::path to_;
-};
-
 // Any layout can resume from the checkpoint of any other, which holds whole tensors without
 // padding.
 TEST_F(TensorRun, CheckpointsBelongToTheModel) {
@@ -145,44 +111,21 @@ TEST_F(TensorRun, CheckpointsBelongToTheModel) {
     EXPECT_TRUE(expected.at("model." + name).equal(tensor)) << name;
   }
   EXPECT_EQ(expected.at("optimizer.state.model.embed_tokens.weight.exp_avg").size(0), 13);
-  int number = 0;
   for (const auto& [strategy, ranks, tensor] :
        {Layout{"tp", 4, 4}, Layout{"ddp", 1}, Layout{"tp", 2, 2}, Layout{"1f1b", 2},
         Layout{"tp", 4, 2}, Layout{"zero2", 2}, Layout{"tp", 4, 4}}) {
     auto next = options_;
-    next.run.folder = (folder_ / fmt::format("next-{}", ++number)).string();
     next.trainer.strategy = strategy;
     next.mesh.tensor = tensor;
-    next.trainer.max_steps = 3;
-    next.trainer.ckpt_path = latest.string();
-    latest = folder_ / fmt::format("passed-on-{}", number);
-    fit(next, ranks, "llama",
-        [&](Trainer& trainer, Task&) { trainer.add(std::make_shared<SavesAtTheStart>(latest)); });
-    const auto found = kept(latest);
-    ASSERT_EQ(found.size(), expected.size()) << strategy;
-    for (const auto& [name, tensor] : expected) {
-      EXPECT_TRUE(found.at(name).equal(tensor)) << name << ", " << strategy << " on " << ranks;
-    }
+    latest = pass_on(latest, next, ranks, "llama");
   }
 }
-
-class SavesInTheStep : public Callback {
- public:
-  explicit SavesInTheStep(std::filesystem::path to) : to_(std::move(to)) {}
-  std::string name() const override { return "saves_in_the_step"; }
-  void on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) override {
-    if (context.at.step == 1 && context.at.micro_batch == 2) context.save_checkpoint(to_, false);
-  }
-
- private:
-  const std::filesystem::path to_;
-};
 
 // Each rank takes its part of the gradients so far.
 TEST_F(TensorRun, GoesOnWithAStepThatAnotherStrategyLeft) {
   const auto left = folder_ / "left";
   const auto whole = fit(accumulating(4), 2, "llama", [&](Trainer& trainer, Task&) {
-    trainer.add(std::make_shared<SavesInTheStep>(left));
+    trainer.add(std::make_shared<SavesInAStep>(left));
   });
   auto options = cut(2);
   options.trainer.accumulate_grad_batches = 4;

@@ -20,8 +20,7 @@ enum class StageWeights {
   // the same: weight stashing (Narayanan et al., SOSP 2019, section 3.3).
   stashed,
   // The forward pass uses the stage's newest weights, and the backward pass those that are the
-  // newest
-  // by then: what weight stashing is there to prevent, for comparisons with it.
+  // newest by then, which weight stashing prevents. For comparisons with it.
   unstashed,
   // Each micro-batch uses the weights of one step on all stages, the newest that the first stage
   // has when the micro-batch enters the pipeline: vertical sync (the same section).

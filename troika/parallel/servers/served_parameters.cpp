@@ -45,8 +45,9 @@ at::ScalarType type_of(const std::vector<optim::Parameter>& parameters) {
   return type;
 }
 
-// A barrier that can be waited for with a deadline. A rank that failed meets those at a cut, too.
-comm::Work meet(const comm::Group& group, std::string_view label) {
+// A barrier that can be waited for with a deadline. A rank that failed waits together with those at
+// a cut, too.
+comm::Work start_barrier(const comm::Group& group, std::string_view label) {
   return group.all_reduce(at::ones({1}), comm::ReduceOp::sum, {.label = label, .async_op = true});
 }
 
@@ -150,7 +151,7 @@ void ServedParameters::with_servers(const std::function<void()>& act) {
     if (error.kind() != ErrorKind::peer && error.kind() != ErrorKind::timeout) throw;
     // If only a server is lost, the other ranks may wait for this rank's step instead.
     try {
-      meet(group_, "after a failure of parameter servers").wait(Deadline::after(limit_));
+      start_barrier(group_, "after a failure of parameter servers").wait(Deadline::after(limit_));
     } catch (const Error& lost) {
       if (lost.kind() == ErrorKind::peer) throw;
     }
@@ -218,7 +219,7 @@ void ServedParameters::synchronize_replicas() {
       }
     });
     // No rank pushes before all have pulled.
-    meet(group_, "cut of parameter servers").wait();
+    start_barrier(group_, "cut of parameter servers").wait();
     is_cut_ = true;
   }
   broadcast_packed(group_, module_.buffers(), 0, "module buffers");
