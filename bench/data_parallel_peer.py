@@ -4,7 +4,7 @@ zero2, by FairScale's: its OSS beside that, or beside its ShardedDataParallel. T
 optimizers, the same commands and answers. --settings, joined by +, change how the models compute: attention
 by `sdpa` (scaled_dot_product_attention, from PyTorch 2.0 on) instead of products, images `contiguous` or
 `channels_last` instead of as Troika's "auto" has them, and `compile` (torch.compile). --operator-time names
-the library of operator_time.h."""
+the library of operator_time.h. With --gpu, one process without DistributedDataParallel on the first GPU."""
 import argparse
 import contextlib
 import ctypes
@@ -40,6 +40,7 @@ def main():
     parser.add_argument("exchange", nargs="?")
     parser.add_argument("--settings", default="")
     parser.add_argument("--operator-time")
+    parser.add_argument("--gpu", action="store_true")
     options = parser.parse_args()
     name, precision, settings = options.model, options.precision, options.settings.split("+")
     torch.set_num_threads(1)
@@ -61,7 +62,13 @@ def main():
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     if "compile" in settings:
         model = torch.compile(model)
-    ddp, optimizer = distribute(model, exchange=options.exchange, **optimizer)
+    device = "cuda" if options.gpu else "cpu"
+    if options.gpu:
+        model, inputs, targets = model.to(device), inputs.to(device), targets.to(device)
+        ddp = model
+        optimizer = optimizer.pop("optimizer")(model.parameters(), **optimizer)
+    else:
+        ddp, optimizer = distribute(model, exchange=options.exchange, **optimizer)
     keys = ["step", "forward", "optimizer"]
     seconds_outside = float
     if options.operator_time:
@@ -78,7 +85,7 @@ def main():
             before = seconds_outside()
             ddp.zero_grad(set_to_none=True)
             with contextlib.nullcontext() if mode == "sync" else ddp.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+                with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed"):
                     logits = ddp(inputs)
                     loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
                 backward = time.perf_counter()
@@ -86,6 +93,8 @@ def main():
             update = time.perf_counter()
             outside = seconds_outside() - before
             optimizer.step()
+            if options.gpu:
+                loss.item()
             end = time.perf_counter()
             seconds["step"].append(end - start)
             seconds["forward"].append(backward - start)

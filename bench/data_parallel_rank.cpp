@@ -1,15 +1,17 @@
 // One rank of bench/data_parallel, outside_operators, precision and zero: training steps of one
 // model, on command.
 //
-// data_parallel_rank MODEL PRECISION EXCHANGE [operator-time], with the variables of torchrun.
+// data_parallel_rank MODEL PRECISION EXCHANGE [operator-time | gpu], with torchrun's variables.
 // MODEL is resnet18, vgg16 (both with CIFAR's 32x32 images, batch 32), resnet50 (the same with
 // batch 16) or gpt (6 layers, width 384, context 256, batch 8), PRECISION 32 or bf16-mixed,
 // EXCHANGE zero1, zero2, zero3, or the codec of data parallelism ("none" for no codec). Attention
-// and the memory format of images are the ones that were timed to be fastest at the start. Reads
+// and the memory format of images are the ones that were timed to be fastest at the start, on a GPU
+// those of the trainer. Reads
 // commands from the standard input, one per line: "sync N" runs N steps of all ranks, "local N"
 // runs N steps of this rank alone (not with ZeRO). Answers each command with a line of JSON: the
 // seconds of every step, of its forward pass and of its optimizer, and with operator-time the
-// processor seconds before the optimizer that are outside of operators (operator_time.h).
+// processor seconds before the optimizer that are outside of operators (operator_time.h). With gpu,
+// the model is on the first GPU, and a step ends when the GPU has ended it.
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -101,15 +103,16 @@ struct Seconds {
 class Training {
  public:
   Training(const Setup& setup, NumericPrecision precision, at::MemoryFormat format,
-           const std::string& exchange, const troika::comm::Group& group)
+           const std::string& exchange, const troika::comm::Group& group, at::Device device)
       : precision_(std::move(precision)),
-        model_(make_model(setup.model, format)),
-        inputs_(make_inputs(setup, format)),
+        model_(make_model(setup.model, format, device)),
+        inputs_(make_inputs(setup, format).to(device)),
         exchange_(make_exchange(*model_, exchange, group)),
         optimizer_(troika::optim::make_optimizer(exchange_->parameters(), setup.optimizer)) {
     const bool is_text = setup.model.name == "gpt";
     targets_ = at::randint(is_text ? setup.model.vocab_size : setup.model.num_classes,
-                           is_text ? inputs_.sizes() : at::IntArrayRef({setup.batch}), at::kLong);
+                           is_text ? inputs_.sizes() : at::IntArrayRef({setup.batch}),
+                           inputs_.options().dtype(at::kLong));
   }
 
   Seconds step(bool synchronised) {
@@ -132,13 +135,15 @@ class Training {
     } else {
       optimizer_->step();
     }
+    if (!loss.is_cpu()) loss.item();
     return {whole.seconds(), forward_seconds, update.seconds(), outside};
   }
 
  private:
   static std::shared_ptr<troika::nn::Model> make_model(const troika::nn::ModelOptions& options,
-                                                       at::MemoryFormat format) {
+                                                       at::MemoryFormat format, at::Device device) {
     auto model = troika::nn::make_model(options);
+    model->to(device);
     troika::nn::lay_out(*model, format);
     return model;
   }
@@ -161,7 +166,7 @@ class Training {
   }
 
   at::Tensor forward() {
-    const troika::nn::Autocast autocast(precision_, at::kCPU);
+    const troika::nn::Autocast autocast(precision_, inputs_.device().type());
     // As train::Task asks for the loss.
     if (model_->has_output_layer()) {
       return troika::nn::only(model_->forward(
@@ -201,11 +206,12 @@ void serve(Training& training, bool times_operators) {
 
 int main(int argc, char** argv) try {
   const bool times_operators = argc == 5 && argv[4] == std::string("operator-time");
-  if (argc != 4 && !times_operators) {
+  const bool on_gpu = argc == 5 && argv[4] == std::string("gpu");
+  if (argc != 4 && !times_operators && !on_gpu) {
     throw troika::Error("bench", ErrorKind::usage,
                         {.what = "arguments of data_parallel_rank",
                          .got = std::to_string(argc - 1),
-                         .expected = "MODEL PRECISION EXCHANGE [operator-time]"});
+                         .expected = "MODEL PRECISION EXCHANGE [operator-time | gpu]"});
   }
   at::set_num_threads(1);
   const auto group = troika::comm::world();
@@ -214,10 +220,12 @@ int main(int argc, char** argv) try {
   auto setup = setup_of(argv[1]);
   const auto precision = troika::nn::parse_precision(argv[2]);
   if (setup.model.name == "gpt") {
-    setup.model.attn_implementation = attention_of(setup, precision, group);
+    setup.model.attn_implementation = on_gpu ? "sdpa" : attention_of(setup, precision, group);
   }
-  const auto format = memory_format_of(setup, precision, argv[3], group);
-  Training training(setup, precision, format, argv[3], group);
+  const auto format = on_gpu ? troika::nn::parse_memory_format("auto", precision)
+                             : memory_format_of(setup, precision, argv[3], group);
+  const at::Device device(on_gpu ? at::kCUDA : at::kCPU);
+  Training training(setup, precision, format, argv[3], group, device);
   if (times_operators) operator_time_start();
   serve(training, times_operators);
 } catch (const std::exception& error) {

@@ -53,6 +53,7 @@ function(troika_after_torch)
     troika_cuda_runtime("${folder}" "${packages}")
   endif()
   troika_fmt_before_torch()
+  troika_standard_library_before_torch()
   troika_links_with_torch("${library}")
 endfunction()
 
@@ -100,6 +101,13 @@ function(troika_fmt_before_torch)
       return()
     endif()
   endforeach()
+endfunction()
+
+# The wheel's libraries export parts of the C++ standard library of their own compiler, such as
+# std::filesystem::remove_all(), which ends in a call of address 0 there. The system's must be found first.
+function(troika_standard_library_before_torch)
+  set_property(TARGET torch APPEND PROPERTY
+               INTERFACE_LINK_OPTIONS "LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state")
 endfunction()
 
 # Refuses a LibTorch that lacks libraries it needs, before anything is compiled.

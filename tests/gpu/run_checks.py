@@ -6,8 +6,10 @@
 Writes the report after each check, so that it also tells of a run that is interrupted. --rehearse runs on processors."""
 import argparse
 import json
+import os
 import pathlib
 import platform
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,13 +19,60 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The steps of a check, and of a benchmark.
 STEPS = 40
 BENCH_STEPS = 200
+# The seconds that a run may take.
+PATIENCE = 1800
 
 SMALL = ["--model.name=mlp", "--data.global_batch_size=64", f"--trainer.max_steps={STEPS}", "--optim.name=adamw",
          "--optim.lr=0.001", "--optim.schedule=constant"]
+TEXT = ["--data.name=text", f"--data.files={ROOT / 'docs/trainer.md'}"]
+# Tensors of GPUs go through the host, because nccl protects no messages.
+HOST = ["--comm.backend=tcp", "--comm.protection=encrypted"]
+DATA = ("ddp", "zero1", "zero2", "zero3")
+LOCAL = ("local_sgd", "diloco")
+PIPELINES = ("1f1b", "zb-h1")
+
+
+def strategy(name):
+    """Its options, and how far its loss may be from one device's."""
+    options = [f"--trainer.strategy={name}"]
+    if name in LOCAL:
+        return [*options, f"--{name}.period=4"], 0.5
+    if name in PIPELINES:
+        return [*options, "--trainer.accumulate_grad_batches=4", "--data.global_batch_size=16"], 1e-3
+    return options, 1e-3
 
 
 class Failed(Exception):
     """Why a check did not pass."""
+
+
+class NotRun(Exception):
+    """Why a check cannot be made here."""
+
+
+def run_ranks(command, count):
+    """What rank 0 of `count` ranks printed, each on a machine of its own for all that it knows."""
+    variables = dict(os.environ)
+    if count > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        variables |= {"WORLD_SIZE": str(count), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                      "GROUP_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                      "TORCHELASTIC_RUN_ID": "check"}
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=(
+        variables | {"RANK": str(rank), "GROUP_RANK": str(rank)} if count > 1 else variables)) for rank in range(count)]
+    try:
+        outputs = [rank.communicate(timeout=PATIENCE)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for rank, output in zip(ranks, outputs):
+        if rank.returncode != 0:
+            lines = output.strip().splitlines()
+            errors = [number for number, line in enumerate(lines) if line.startswith("error:")] or [-3]
+            raise Failed(f"exit code {rank.returncode}: {' / '.join(lines[errors[0]:][:5])}")
+    return outputs[0]
 
 
 class Checks:
@@ -35,18 +84,17 @@ class Checks:
         self.rows = []
         self.folder = tempfile.TemporaryDirectory()
 
-    def train(self, name, *options, devices=1, accelerator=None, resumes=False):
-        """The summary of a run and what it printed."""
+    def train(self, name, *options, devices=1, accelerator=None, resumes=False, sharing=1):
+        """The summary of a run and what it printed. `sharing` ranks compute on the first GPU together: each takes itself
+        for the only one of its machine."""
         accelerator = accelerator or ("cpu" if self.rehearses else "gpu")
         command = [self.build / "troika/cli/troika", "train", *options, f"--run.folder={self.folder.name}/{name}",
                    "--run.name=run", f"--trainer.accelerator={accelerator}", f"--trainer.devices={devices}",
                    "--trainer.enable_progress_bar=false"]
         if not resumes:
             command.append("--run.overwrite=true")
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1800)
-        if done.returncode != 0:
-            raise Failed(f"exit code {done.returncode}: {' | '.join(done.stdout.strip().splitlines()[-3:])}")
-        return json.loads(pathlib.Path(self.folder.name, name, "run/summary.json").read_text()), done.stdout
+        output = run_ranks(command, sharing)
+        return json.loads(pathlib.Path(self.folder.name, name, "run/summary.json").read_text()), output
 
     def check(self, name, body, needs=1):
         """Runs one check, which returns details or throws Failed."""
@@ -56,6 +104,8 @@ class Checks:
         else:
             try:
                 result, detail = "passed", body()
+            except NotRun as reason:
+                result, detail = "not run", str(reason)
             except (Failed, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as problem:
                 result, detail = "FAILED", str(problem)
         self.rows.append((name, result, detail, time.monotonic() - start))
@@ -96,15 +146,15 @@ class Checks:
 
 def cases(checks):
     done = subprocess.run([checks.build / "tests/gpu/test_gpu", "--gtest_brief=1"], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=1800)
+                          stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
     lines = done.stdout.strip().splitlines() or ["no output"]
     if done.returncode != 0:
         raise Failed(" / ".join(line for line in lines if "FAILED" in line) or lines[-1])
     return lines[-1]
 
 
-def nccl_by_default(checks, loss):
-    detail, output = checks.loss_close_to(loss, 1e-3, *SMALL, name="ddp", devices=checks.devices)
+def with_nccl(checks, loss, tolerance, *options, **how):
+    detail, output = checks.loss_close_to(loss, tolerance, *SMALL, *options, name="nccl", **how)
     if not checks.rehearses and "+nccl" not in output:
         raise Failed("the run does not say that its back end has nccl")
     return detail
@@ -116,18 +166,46 @@ def resumed(checks, loss):
     return checks.loss_close_to(loss, 1e-6, *SMALL, "--trainer.ckpt_path=last", name="resumed", resumes=True)[0]
 
 
-def throughput(checks, model, precision, devices):
+def profile(checks):
+    """Of blocks whose backward passes are split."""
+    file = pathlib.Path(checks.folder.name, "profile.json")
+    run_ranks([checks.build / "troika/cli/troika", "profile", "--model.name=gpt", "--model.layers=2", *TEXT,
+               f"--trainer.accelerator={'cpu' if checks.rehearses else 'gpu'}", "--data.batch_size=4",
+               "--seconds=1", f"--output={file}"], 1)
+    return f"{len(json.loads(file.read_text())['blocks'])} blocks"
+
+
+def throughput(checks, model, data, precision, devices):
     batch = 8 if checks.rehearses else 64
     steps = 4 if checks.rehearses else BENCH_STEPS
-    summary, _ = checks.train("bench", f"--model.name={model}", f"--data.batch_size={batch}",
+    summary, _ = checks.train("bench", f"--model.name={model}", *data, f"--data.batch_size={batch}",
                               f"--trainer.max_steps={steps}", f"--trainer.precision={precision}",
                               "--trainer.limit_val_batches=1", "--checkpoint.enabled=false", devices=devices)
     return summary["samples_per_second"]
 
 
-def scaling(checks, model, precision):
+def beside_pytorch(checks):
+    has = "import torch, torchvision, sys; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([sys.executable, "-c", has], stderr=subprocess.DEVNULL).returncode != 0:
+        raise NotRun(f"{sys.executable} has no PyTorch with CUDA and torchvision")
+    done = subprocess.run([sys.executable, ROOT / "bench/gpu", "--build", checks.build], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0:
+        raise Failed(" / ".join(lines[-3:]))
+    return " / ".join(" ".join(line.split()) for line in lines)
+
+
+def speed(checks, model, data, precision):
+    if checks.devices > 1:
+        return scaling(checks, model, data, precision)
+    samples = sorted(throughput(checks, model, data, precision, 1) for _ in range(1 if checks.rehearses else 3))
+    return f"{samples[len(samples) // 2]:.0f} samples/s [{samples[0]:.0f}, {samples[-1]:.0f}]"
+
+
+def scaling(checks, model, data, precision):
     # One after the other, three times, so that a clock that changes meets both.
-    turns = [(throughput(checks, model, precision, 1), throughput(checks, model, precision, checks.devices))
+    turns = [(throughput(checks, model, data, precision, 1), throughput(checks, model, data, precision, checks.devices))
              for _ in range(1 if checks.rehearses else 3)]
     one, all_ = (sorted(values)[len(values) // 2] for values in zip(*turns))
     return (f"1: {one:.0f} samples/s, {checks.devices}: {all_:.0f} samples/s, "
@@ -164,22 +242,35 @@ def run(checks):
     checks.check("recomputation", close(1e-3, "--trainer.recompute=full"))
     checks.check("activations offloaded", close(1e-3, f"--offload.activations={to_host}"))
     checks.check("optimizer offloaded", close(1e-3, f"--offload.optimizer={folder}/optimizer"))
-    checks.check("ddp, nccl by default", lambda: nccl_by_default(checks, loss), needs=2)
-    for strategy in ("zero1", "zero2", "zero3"):
-        checks.check(strategy, close(1e-3, f"--trainer.strategy={strategy}", **several), needs=2)
+    # A world of one rank, whose collectives are calls of NCCL all the same.
+    for name in () if checks.rehearses else (*DATA[1:], *LOCAL):
+        options, tolerance = strategy(name)
+        checks.check(f"1 rank, nccl, {name}", lambda options=options, tolerance=tolerance: with_nccl(
+            checks, loss, tolerance, *options, "--comm.backend=tcp"))
+    # Ranks that share a GPU exchange through the host; nccl refuses them.
+    shared = ("ddp", "1f1b") if checks.rehearses else (*DATA, "tp", *LOCAL, *PIPELINES)
+    for name in shared:
+        options, tolerance = strategy(name)
+        checks.check(f"2 ranks share a device, {name}", close(tolerance, *options, *HOST, sharing=2))
+    checks.check("ddp, nccl by default", lambda: with_nccl(checks, loss, 1e-3, **several), needs=2)
+    for name in (*DATA[1:], "dp", *LOCAL):
+        options, tolerance = strategy(name)
+        checks.check(name, close(tolerance, *options, **several), needs=2)
+    for name in ("tp", *PIPELINES):
+        options, tolerance = strategy(name)
+        checks.check(f"{name} on 2 devices", close(tolerance, *options, devices=2), needs=2)
     checks.check("zero2, optimizer offloaded",
                  close(1e-3, "--trainer.strategy=zero2", f"--offload.optimizer={folder}/zero2", **several), needs=2)
-    checks.check("ddp, through the host", close(1e-3, "--comm.backend=tcp", "--comm.protection=encrypted", **several),
-                 needs=2)
-    checks.check("dp", close(1e-3, "--trainer.strategy=dp", **several), needs=2)
-    for strategy in ("local_sgd", "diloco"):
-        checks.check(strategy, close(0.5, f"--trainer.strategy={strategy}", f"--{strategy}.period=4", **several), needs=2)
-    models = ["mlp"] if checks.rehearses else ["resnet18", "gpt"]
+    checks.check("ddp, through the host", close(1e-3, *HOST, **several), needs=2)
+    checks.check("profile", lambda: profile(checks))
+    models = {"mlp": []} if checks.rehearses else {"resnet18": [], "gpt": TEXT}
     precisions = ["32"] if checks.rehearses else ["32", "bf16-mixed", "16-mixed"]
-    for model in models:
+    for model, data in models.items():
         for precision in precisions:
             checks.check(f"benchmark: {model} in {precision}",
-                         lambda model=model, precision=precision: scaling(checks, model, precision), needs=2)
+                         lambda model=model, data=data, precision=precision: speed(checks, model, data, precision))
+    if not checks.rehearses:
+        checks.check("benchmark: beside PyTorch", lambda: beside_pytorch(checks))
 
 
 def main():

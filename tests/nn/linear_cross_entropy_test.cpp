@@ -197,8 +197,19 @@ TEST(LinearCrossEntropy, RefusesWhatLibTorchRefuses) {
 TEST(LinearCrossEntropy, AGraphIsGoneThroughOnce) {
   const TokenRows one;
   const auto loss = loss_by_parts(one);
-  torch::autograd::grad({loss * 0.5}, {one.weight}, {}, /*retain_graph=*/true);
-  EXPECT_THROW(torch::autograd::grad({loss}, {one.weight}), c10::Error);
+  torch::autograd::grad({loss * 0.5}, {one.hidden, one.weight}, {}, /*retain_graph=*/true);
+  EXPECT_THROW(torch::autograd::grad({loss}, {one.hidden, one.weight}), c10::Error);
+}
+
+// As in a backward pass that schedules split.
+TEST(LinearCrossEntropy, AGraphIsGoneThroughForOneGradientAfterTheOther) {
+  const TokenRows one;
+  const auto whole = torch::autograd::grad({loss_by_parts(one) * 0.5}, {one.hidden, one.weight});
+  const auto loss = loss_by_parts(one) * 0.5;
+  const auto of_hidden = torch::autograd::grad({loss}, {one.hidden}, {}, /*retain_graph=*/true);
+  const auto of_weight = torch::autograd::grad({loss}, {one.weight});
+  EXPECT_TRUE(of_hidden[0].equal(whole[0]));
+  EXPECT_TRUE(of_weight[0].equal(whole[1]));
 }
 
 // A GPT whose output matrix is the embedding.

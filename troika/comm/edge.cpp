@@ -283,6 +283,15 @@ struct ReceivingEdge::State : Group::Core::Edge {
     return tensor;
   }
 
+  at::Tensor receive_on(c10::Device device, Group::Site site) {
+    if (device.is_cpu()) return receive(site, nullptr);
+    pool->stage_for(at::empty({0}, device));
+    const auto received = receive(site, nullptr);
+    auto tensor = at::empty_like(received, received.options().device(device).pinned_memory(false));
+    copy_to_device(received, tensor);
+    return tensor;
+  }
+
   void receive_into(const at::Tensor& tensor, Group::Site site) {
     if (is_on_device(tensor)) pool->stage_for(tensor);
     const auto received = receive(site, &tensor);
@@ -291,8 +300,12 @@ struct ReceivingEdge::State : Group::Core::Edge {
     if (!is_on_device(tensor)) {
       into.copy_(received);
     } else {
-      core.guarded(fingerprint, [&] { copies.copy(received, into, core.deadline()); });
+      copy_to_device(received, into);
     }
+  }
+
+  void copy_to_device(const at::Tensor& received, const at::Tensor& into) {
+    core.guarded(fingerprint, [&] { copies.copy(received, into, core.deadline()); });
   }
 
   Group::Core& core;          // owns this
@@ -307,6 +320,10 @@ struct ReceivingEdge::State : Group::Core::Edge {
 
 at::Tensor ReceivingEdge::receive(Group::Site site) const {
   return state_->receive(site, nullptr);
+}
+
+at::Tensor ReceivingEdge::receive(c10::Device device, Group::Site site) const {
+  return state_->receive_on(device, site);
 }
 
 void ReceivingEdge::receive_into(const at::Tensor& tensor, Group::Site site) const {

@@ -62,15 +62,6 @@ class PrivateDeviceHooks final : public at::PrivateUse1HooksInterface {
 };
 #endif
 
-// Like Tensor::set_data(), whose check does not accept PrivateUse1 as a device with dense tensors.
-void replace_data(const at::Tensor& tensor, const at::Tensor& with) {
-  if (auto* meta = torch::autograd::impl::get_autograd_meta(tensor)) {
-    const std::lock_guard lock(meta->mutex_);
-    meta->grad_accumulator_.reset();
-  }
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(with.getIntrusivePtr());
-}
-
 }  // namespace
 
 c10::DeviceType accelerator_type() {
@@ -97,6 +88,15 @@ void set_default_generators(c10::DeviceType type, std::function<at::Generator(in
   // With a name, LibTorch prefers this device where it is built for CUDA as well.
   c10::register_privateuse1_backend("privateuseone");
 #endif
+}
+
+void replace_data(const at::Tensor& tensor, const at::Tensor& with) {
+  if (with.device().type() != c10::kPrivateUse1) return tensor.set_data(with);
+  if (auto* meta = torch::autograd::impl::get_autograd_meta(tensor)) {
+    const std::lock_guard lock(meta->mutex_);
+    meta->grad_accumulator_.reset();
+  }
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(with.getIntrusivePtr());
 }
 
 void move_module(torch::nn::Module& module, c10::Device device, c10::ScalarType type) {

@@ -30,6 +30,10 @@ at::Generator default_generator(c10::Device device);
 // registers the hooks without which LibTorch refuses to use a device of type PrivateUse1.
 void set_default_generators(c10::DeviceType type, std::function<at::Generator(int)> of_device);
 
+// Like tensor.set_data(with), whose check does not accept PrivateUse1 as a device with dense
+// tensors.
+void replace_data(const at::Tensor& tensor, const at::Tensor& with);
+
 // Like module.to(device, type), but also supports PrivateUse1, to which LibTorch 1.13 does not move
 // tensors in place. Integers keep their type.
 void move_module(torch::nn::Module& module, c10::Device device, c10::ScalarType type);

@@ -7,10 +7,12 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "troika/compat/accelerator.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
 
@@ -132,6 +134,22 @@ class DeferredInit::Recorder : public FakeObserver {
   bool has(Key memory) const { return numbers_.contains(memory); }
   at::Tensor& generator() { return generator_; }
 
+  void move(const at::Tensor& tensor, c10::Device device) {
+    const at::NoGradGuard no_grad;
+    const size_t number = numbers_.at(key(tensor));
+    Memory& memory = memories_[number];
+    const auto like = at::empty({0}, tensor.options().device(device).requires_grad(false));
+    if (!memory.on_device) {
+      memory.on_device = like.storage();
+      numbers_.emplace(key(like), number);
+    }
+    auto moved = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(*memory.on_device),
+                                                          like.key_set(), tensor.dtype());
+    moved.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
+                                                       tensor.storage_offset());
+    replace_data(tensor, moved);
+  }
+
   void materialize(const Take& take) {
     TROIKA_CHECK(is_complete_, "values that were read before they were made");
     const at::AutoDispatchBelowAutograd below;
@@ -156,6 +174,9 @@ class DeferredInit::Recorder : public FakeObserver {
     size_t bytes = 0;
     at::ScalarType type = at::kFloat;
     bool is_there = false;
+    std::optional<c10::Storage> on_device = {};  // of the tensors that were moved
+
+    Key known_as() const { return (on_device ? *on_device : storage).unsafeGetStorageImpl(); }
   };
   struct Operator {
     c10::OperatorHandle op;
@@ -239,7 +260,11 @@ class DeferredInit::Recorder : public FakeObserver {
         const auto values = at::empty({0}, at::TensorOptions(memory.type));
         const auto count = static_cast<int64_t>(memory.bytes / values.element_size());
         values.set_(memory.storage, 0, {count}, {1});
-        is_of_use = !take(memory.storage.unsafeGetStorageImpl(), values);
+        is_of_use = !take(memory.known_as(), values);
+        if (is_of_use && memory.on_device) {
+          give_copy(*memory.on_device, values);
+          is_of_use = false;
+        }
       }
       if (!is_of_use) release(memory);
     }
@@ -247,11 +272,18 @@ class DeferredInit::Recorder : public FakeObserver {
 
   static void give(Memory& memory) {
     if (std::exchange(memory.is_there, true)) return;
-    const auto bytes = at::empty({static_cast<int64_t>(memory.bytes)}, at::kByte);
-    auto* from = bytes.storage().unsafeGetStorageImpl();
-    auto* into = memory.storage.unsafeGetStorageImpl();
+    take_memory(memory.storage, at::empty({static_cast<int64_t>(memory.bytes)}, at::kByte));
+  }
+
+  static void give_copy(const c10::Storage& storage, const at::Tensor& values) {
+    take_memory(storage, values.to(storage.device(), /*non_blocking=*/false, /*copy=*/true));
+  }
+
+  static void take_memory(const c10::Storage& storage, const at::Tensor& of) {
+    auto* from = of.storage().unsafeGetStorageImpl();
+    auto* into = storage.unsafeGetStorageImpl();
+    into->set_nbytes(of.nbytes());
     into->set_data_ptr(from->set_data_ptr(at::DataPtr(nullptr, from->device())));
-    into->set_nbytes(memory.bytes);
     from->set_nbytes(0);
   }
 
@@ -287,6 +319,10 @@ DeferredInit::Key DeferredInit::key(const at::Tensor& tensor) {
 
 bool DeferredInit::has(const at::Tensor& tensor) const {
   return recorder_->has(key(tensor));
+}
+
+void DeferredInit::move(const at::Tensor& tensor, c10::Device device) {
+  recorder_->move(tensor, device);
 }
 
 const at::Tensor& DeferredInit::generator() const {

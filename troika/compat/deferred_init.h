@@ -39,6 +39,11 @@ class DeferredInit {
   // Whether materialize() will give values for this tensor.
   bool has(const at::Tensor& tensor) const;
 
+  // Moves a tensor that has() to a device, where it has no memory either: materialize() makes the
+  // values on the CPU, and copies them to the device where `take` leaves them. Tensors that share
+  // memory go on sharing it. Afterwards nothing may be recorded that moves the tensor's elements.
+  void move(const at::Tensor& tensor, c10::Device device);
+
   // The state of the CPU's generator from which the values are drawn: the state at the first
   // record(), unless set_generator() was called.
   const at::Tensor& generator() const;
@@ -46,9 +51,9 @@ class DeferredInit {
 
   // Makes the values, one tensor after another. Calls `take` once for each tensor that has(), when
   // its values are final; `values` is a one-dimensional view of its elements in memory order.
-  // `take` returns true if that memory may be released; otherwise the tensor keeps it. At any time
-  // only the tensor being made, and the tensors it is computed from, have memory. Draws from a
-  // generator of its own. Call once.
+  // `take` returns true if that memory may be released; otherwise the tensor keeps it, or gets a
+  // copy on its device. At any time only the tensor being made, and the tensors it is computed
+  // from, have memory on the CPU. Draws from a generator of its own. Call once.
   using Take = std::function<bool(Key tensor, const at::Tensor& values)>;
   void materialize(const Take& take);
 

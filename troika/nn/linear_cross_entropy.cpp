@@ -177,13 +177,19 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     const auto saved = context->get_saved_variables();
     const at::Tensor& factor = gradients[0];
     const bool is_one = factor.is_cpu() && factor.item<double>() == 1;
-    // Scales in place, so that the tensors' versions reveal a second backward pass.
-    const auto scaled = [&](const at::Tensor& gradient, const char* type) {
-      if (!gradient.defined()) return gradient;
-      if (!is_one) gradient.mul_(factor);
+    // A pass for all gradients is the only one. It scales in place, which saves a copy, and the
+    // tensors' versions reveal a second one. A pass for some of them leaves the others as they are.
+    bool is_only = true;
+    for (size_t i = 0; i < saved.size(); ++i) {
+      is_only = is_only && (!saved[i].defined() || context->needs_input_grad(i));
+    }
+    const auto scaled = [&](size_t i, const char* type) -> at::Tensor {
+      if (!saved[i].defined() || !context->needs_input_grad(i)) return {};
+      at::Tensor gradient = saved[i];
+      if (!is_one) gradient = is_only ? gradient.mul_(factor) : gradient.mul(factor);
       return gradient.to(context->saved_data[type].toScalarType());
     };
-    return {scaled(saved[0], "hidden"), scaled(saved[1], "weight"), {}, {}, {}};
+    return {scaled(0, "hidden"), scaled(1, "weight"), {}, {}, {}};
   }
 };
 

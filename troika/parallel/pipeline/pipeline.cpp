@@ -108,6 +108,11 @@ void Pipeline::draw_alike(compat::DeferredInit& values) const {
   values.set_generator(generator);
 }
 
+c10::Device Pipeline::device() const {
+  const auto parameters = model_->parameters();
+  return parameters.empty() ? c10::Device(at::kCPU) : parameters.front().device();
+}
+
 StageMessages Pipeline::make_messages(const comm::MeshGroups& groups,
                                       const layout::Schedule& schedule) const {
   auto edges = layout::message_edges(schedule);
@@ -126,7 +131,7 @@ StageMessages Pipeline::make_messages(const comm::MeshGroups& groups,
   }
   // Uses a group of its own, because other objects may make edges in the world.
   return StageMessages(*groups.world().split(0, world_.rank()), std::move(edges),
-                       std::move(tensors), options_.memory_format);
+                       std::move(tensors), options_.memory_format, device());
 }
 
 void Pipeline::zero_grad() {
@@ -139,11 +144,9 @@ void Pipeline::zero_grad() {
 
 PipelineRun Pipeline::make_run(MicroBatchSource& source, StageMessages& messages,
                                ActionTimes& times) {
-  const auto parameters = model_->parameters();
   return PipelineRun({*model_, stages_, place_, messages,
                       [this](int stage) -> StagePasses& { return (*own_)[stage].passes; }, source,
-                      options_.precision,
-                      parameters.empty() ? at::kCPU : parameters.front().device().type(), times});
+                      options_.precision, device().type(), times});
 }
 
 std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int end) {

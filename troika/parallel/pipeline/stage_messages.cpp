@@ -51,11 +51,13 @@ std::string name_of(const Action& action, int peer_rank) {
 }  // namespace
 
 StageMessages::StageMessages(comm::Group group, std::vector<layout::MessageEdge> edges,
-                             std::vector<size_t> tensors, at::MemoryFormat format)
+                             std::vector<size_t> tensors, at::MemoryFormat format,
+                             c10::Device device)
     : group_(std::move(group)),
       edges_(std::move(edges)),
       tensors_(std::move(tensors)),
-      format_(format) {
+      format_(format),
+      device_(device) {
   for (const auto& edge : edges_) {
     labels_.push_back(
         fmt::format("{} of stage {} for {}",
@@ -108,7 +110,7 @@ nn::Tensors StageMessages::receive(const Action& receive, int from, size_t count
       edge = receiving_.emplace(key, group_.edge_from(from, tag(index, i), options(index))).first;
     }
     with_name(name_of(receive, from),
-              [&] { result.push_back(unpacked(edge->second.receive(), format_)); });
+              [&] { result.push_back(unpacked(edge->second.receive(device_), format_)); });
   }
   return result;
 }

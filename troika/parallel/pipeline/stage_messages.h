@@ -1,6 +1,7 @@
 // The tensors that travel between stages on different ranks.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/MemoryFormat.h>
 
 #include <map>
@@ -23,9 +24,9 @@ class StageMessages {
  public:
   // Makes each end of an edge of this group on first use; no other object may make edges in this
   // group. `tensors` has the number of tensors in a message of each edge. 4-d tensors travel in
-  // `format`, which must be the same on all ranks.
+  // `format`, which must be the same on all ranks. Received tensors are on `device`.
   StageMessages(comm::Group group, std::vector<layout::MessageEdge> edges,
-                std::vector<size_t> tensors, at::MemoryFormat format);
+                std::vector<size_t> tensors, at::MemoryFormat format, c10::Device device);
 
   // Sends the tensors of one message to a rank of the group. `send` is its action. The tensors must
   // not change until finish(). Blocks while the receiver is behind. Throws the errors of
@@ -56,6 +57,7 @@ class StageMessages {
   const std::vector<size_t> tensors_;
   std::vector<std::string> labels_;
   const at::MemoryFormat format_;
+  const c10::Device device_;
   std::map<Key, comm::SendingEdge> sending_;
   std::map<Key, comm::ReceivingEdge> receiving_;
   std::vector<Sent> sent_;

@@ -65,7 +65,7 @@ struct BlockTimes::Parts {
         placement(placement),
         stages(task.blocks(), each_block(task.blocks())),
         place(layout::Mesh(layout::Axis::pipeline, 1), 0, on_one_rank(stages.size())),
-        messages(group, {}, {}, placement.memory_format),
+        messages(group, {}, {}, placement.memory_format, placement.device),
         source(task, batch),
         keeps_gradients(group.size() > 1),
         seconds(stages.size()),

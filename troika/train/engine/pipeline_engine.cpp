@@ -10,9 +10,7 @@
 #include "troika/base/memory.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/memory_format.h"
 #include "troika/nn/state.h"
-#include "troika/nn/weight_layout.h"
 #include "troika/observe/step_times.h"
 #include "troika/train/engine/make_exchange.h"
 #include "troika/train/engine/make_whole.h"
@@ -72,15 +70,6 @@ std::shared_ptr<nn::Model> PipelineEngine::model() const {
   return std::dynamic_pointer_cast<nn::Model>(setup_.task.module().shared_from_this());
 }
 
-// Shards are cut from contiguous weights.
-void PipelineEngine::place_module() {
-  auto& module = setup_.task.module();
-  placement_.place(module);
-  if (setup_.plan.exchange.method != layout::ExchangeMethod::zero) return;
-  nn::lay_out(module, at::MemoryFormat::Contiguous);
-  nn::lay_out_weights(module, nn::WeightLayout::in_out);
-}
-
 PipelineEngine::PipelineEngine(const EngineSetup& setup)
     : setup_(setup),
       placement_(Placement::of(setup.options, setup.groups.world())),
@@ -92,11 +81,9 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   if (placement_.device.is_cpu()) compat::keep_freed_memory();
   const auto values = task.take_values();
   keeps_stages_ = values != nullptr;
-  if (values) {
-    values->record([&] { place_module(); });
-  } else {
-    place_module();
-  }
+  const bool is_sharded = plan.exchange.method == layout::ExchangeMethod::zero;
+  const Placement weights = is_sharded ? placement_.in_order() : placement_;
+  values ? weights.place(task.module(), *values) : weights.place(task.module());
   counts_memory_ =
       placement_.device.is_cpu() && compat::counts_tensor_memory() &&
       std::ranges::all_of(nn::named_state(task.module()), [&](const auto& entry) {
@@ -112,7 +99,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   options.precision = placement_.precision;
   options.trace = setup.trace;
   options.values = values.get();
-  options.shards_over_replicas = plan.exchange.method == layout::ExchangeMethod::zero;
+  options.shards_over_replicas = is_sharded;
   options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
     return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);
   };

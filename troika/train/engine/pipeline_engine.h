@@ -61,7 +61,6 @@ class PipelineEngine : public Engine {
   class EvaluationSource;
 
   std::shared_ptr<nn::Model> model() const;
-  void place_module();
   // Returns the losses of the step's micro-batches on all ranks of the pipeline: float64 [count].
   at::Tensor broadcast_losses(const std::vector<at::Tensor>& own, int begin, int end) const;
 

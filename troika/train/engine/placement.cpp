@@ -9,8 +9,10 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/accelerator.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/memory_format.h"
+#include "troika/nn/state.h"
 #include "troika/train/options/options.h"
 #include "troika/train/options/resolve_plan.h"
 
@@ -79,6 +81,24 @@ void Placement::place(torch::nn::Module& module) const {
   compat::move_module(module, device, precision.parameters);
   nn::lay_out(module, memory_format);
   nn::lay_out_weights(module, weight_layout);
+}
+
+void Placement::place(torch::nn::Module& module, compat::DeferredInit& values) const {
+  Placement on_host = *this;
+  on_host.device = at::kCPU;
+  values.record([&] { on_host.place(module); });
+  if (device.is_cpu()) return;
+  for (const auto& [name, tensor] : nn::named_state(module)) {
+    if (values.has(tensor)) values.move(tensor, device);
+  }
+  compat::move_module(module, device, precision.parameters);
+}
+
+Placement Placement::in_order() const {
+  Placement result = *this;
+  result.memory_format = at::MemoryFormat::Contiguous;
+  result.weight_layout = nn::WeightLayout::in_out;
+  return result;
 }
 
 // Calls no operator of LibTorch: a step asks this of every tensor of its batch.

@@ -15,6 +15,10 @@ namespace torch::nn {
 class Module;
 }
 
+namespace troika::compat {
+class DeferredInit;
+}
+
 namespace troika::train {
 
 struct TrainOptions;
@@ -34,6 +38,11 @@ struct Placement {
 
   // Moves and converts parameters and buffers; must precede the making of optimizers and exchanges.
   void place(torch::nn::Module& module) const;
+  // The same for a module without values yet: `values` will be placed, too. Tensors whose values
+  // are to come have no memory on the device either, so that it holds no more than is made there.
+  void place(torch::nn::Module& module, compat::DeferredInit& values) const;
+  // Returns the placement of weights of which shards are cut: in the order of their dimensions.
+  Placement in_order() const;
   // Moves a batch to the device. Floating-point tensors get the type of parameters; 4-d tensors get
   // the memory format. Copies to a device are in the order of its current stream. The host waits
   // for them unless the batch is staged (data::Batch::is_staged).

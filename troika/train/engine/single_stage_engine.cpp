@@ -91,7 +91,7 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
   if (plan.exchange.zero_stage < 3) task.make_values();
   const auto values = task.take_values();
   if (values) {
-    values->record([&] { placement().place(task.module()); });
+    placement().in_order().place(task.module(), *values);
   } else {
     placement().place(task.module());
   }
