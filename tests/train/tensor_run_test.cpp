@@ -56,6 +56,31 @@ TEST_F(TensorRun, EqualsOneProcessInOtherMeshes) {
   }
 }
 
+// A pass that is made again exchanges again, and draws the same masks.
+TEST_F(TensorRun, RecomputesLikeOneProcess) {
+  options_.trainer.recompute = "full";
+  for (const auto& [model, sequence] :
+       {std::pair("gpt-dropout", false), std::pair("llama", true)}) {
+    auto options = cut(2);
+    options.mesh.sequence_parallel = sequence;
+    expect_same_course(fit(options, 2, model), fit(options_, 1, model), model);
+  }
+}
+
+// Sums of halves are rounded in another order there.
+TEST_F(TensorRun, UnderAutocastIsCloseToOneProcess) {
+  options_.trainer.precision = "bf16-mixed";
+  const auto alone = fit(options_, 1, "llama");
+  for (const bool sequence : {false, true}) {
+    auto options = cut(2);
+    options.mesh.sequence_parallel = sequence;
+    const auto found = fit(options, 4, "llama");
+    EXPECT_EQ(found.summary.steps, alone.summary.steps);
+    EXPECT_NEAR(found.summary.train_loss, alone.summary.train_loss, 0.01);
+    EXPECT_NEAR(found.summary.validation_loss, alone.summary.validation_loss, 0.01);
+  }
+}
+
 // LAMB's rates depend on norms of whole parameters.
 TEST_F(TensorRun, NormsAreThoseOfWholeParameters) {
   options_.optimizer.name = "lamb";
