@@ -8,6 +8,8 @@
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/nn/linear.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/tensor/tensor_exchange.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 
 namespace troika::parallel::tensor_test {
@@ -56,6 +58,33 @@ TEST(TensorParallel, HoldsOnlyItsShards) {
     }
     const auto tokens = batch_of(options, 1).inputs;
     EXPECT_TRUE(model->forward(tokens).equal(alone->forward(tokens)));
+  });
+}
+
+// Kv heads that two ranks share count once, and so do parameters that all ranks have.
+TEST(TensorExchange, CountsEachElementOnceInSumsOverTheAxis) {
+  const auto options = language("llama", 0, false, 2);
+  std::vector<std::shared_ptr<nn::Model>> models;
+  for (int rank = 0; rank < 4; ++rank) models.push_back(make(options));
+  comm::local::run(4, [&](const comm::Group& group) {
+    auto& model = *models[static_cast<size_t>(group.rank())];
+    std::map<std::string, int64_t> elements;
+    for (const auto& [name, parameter] : nn::named_parameters(model)) {
+      elements[name] = parameter.numel();
+    }
+    const TensorExchange exchange(model, group, split_table(options), {}, [&] {
+      return std::make_unique<DataParallel>(model, comm::local::alone());
+    });
+    const auto shards = exchange.parameters();
+    const auto sums = at::zeros({static_cast<int64_t>(shards.size()), 2}, at::kDouble);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      sums.select(0, static_cast<int64_t>(i)).fill_(shards[i].tensor.numel());
+    }
+    exchange.complete_sums(sums);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      EXPECT_EQ(sums[static_cast<int64_t>(i)][0].item<double>(), elements.at(shards[i].name))
+          << shards[i].name;
+    }
   });
 }
 
