@@ -1,4 +1,4 @@
-"""One rank of bench/data_parallel, outside_operators, precision and zero: what data_parallel_rank.cpp does, by
+"""One rank of bench/data_parallel, gpu, outside_operators, precision and zero: what data_parallel_rank.cpp does, by
 PyTorch's own means: DistributedDataParallel over Gloo with gradients as views into its buckets; or, with a third argument zero1 or
 zero2, by FairScale's: its OSS beside that, or beside its ShardedDataParallel. The same models, the same
 optimizers, the same commands and answers. --settings, joined by +, change how the models compute: attention

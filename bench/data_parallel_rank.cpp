@@ -1,17 +1,17 @@
-// One rank of bench/data_parallel, outside_operators, precision and zero: training steps of one
-// model, on command.
+// One rank of bench/data_parallel, gpu, outside_operators, precision and zero: training steps of
+// one model, on command.
 //
 // data_parallel_rank MODEL PRECISION EXCHANGE [operator-time | gpu], with torchrun's variables.
 // MODEL is resnet18, vgg16 (both with CIFAR's 32x32 images, batch 32), resnet50 (the same with
 // batch 16) or gpt (6 layers, width 384, context 256, batch 8), PRECISION 32 or bf16-mixed,
 // EXCHANGE zero1, zero2, zero3, or the codec of data parallelism ("none" for no codec). Attention
-// and the memory format of images are the ones that were timed to be fastest at the start, on a GPU
-// those of the trainer. Reads
-// commands from the standard input, one per line: "sync N" runs N steps of all ranks, "local N"
-// runs N steps of this rank alone (not with ZeRO). Answers each command with a line of JSON: the
-// seconds of every step, of its forward pass and of its optimizer, and with operator-time the
-// processor seconds before the optimizer that are outside of operators (operator_time.h). With gpu,
-// the model is on the first GPU, and a step ends when the GPU has ended it.
+// and the memory format of images are the ones that were timed to be fastest at the start; on a GPU
+// they are those of the trainer. Reads commands from the standard input, one per line: "sync N"
+// runs N steps of all ranks, "local N" runs N steps of this rank alone (not with ZeRO). Answers
+// each command with a line of JSON: the seconds of every step, of its forward pass and of its
+// optimizer, and with operator-time the processor seconds before the optimizer that are outside of
+// operators (operator_time.h). With gpu, the model is on the first GPU, and a step ends when the
+// GPU has ended it.
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -33,13 +33,13 @@ PIPELINES = ("1f1b", "zb-h1")
 
 
 def strategy(name):
-    """Its options, and how far its loss may be from one device's."""
+    """Its options."""
     options = [f"--trainer.strategy={name}"]
     if name in LOCAL:
-        return [*options, f"--{name}.period=4"], 0.5
+        return [*options, f"--{name}.period=4"]
     if name in PIPELINES:
-        return [*options, "--trainer.accumulate_grad_batches=4", "--data.global_batch_size=16"], 1e-3
-    return options, 1e-3
+        return [*options, "--trainer.accumulate_grad_batches=4", "--data.global_batch_size=16"]
+    return options
 
 
 class Failed(Exception):
@@ -153,11 +153,13 @@ def cases(checks):
     return lines[-1]
 
 
-def with_nccl(checks, loss, tolerance, *options, **how):
-    detail, output = checks.loss_close_to(loss, tolerance, *SMALL, *options, name="nccl", **how)
-    if not checks.rehearses and "+nccl" not in output:
-        raise Failed("the run does not say that its back end has nccl")
-    return detail
+def with_nccl(body):
+    def check():
+        detail, output = body()
+        if "+nccl" not in output:
+            raise Failed("the run does not say that its back end has nccl")
+        return detail
+    return check
 
 
 def resumed(checks, loss):
@@ -242,23 +244,32 @@ def run(checks):
     checks.check("recomputation", close(1e-3, "--trainer.recompute=full"))
     checks.check("activations offloaded", close(1e-3, f"--offload.activations={to_host}"))
     checks.check("optimizer offloaded", close(1e-3, f"--offload.optimizer={folder}/optimizer"))
+    def like_one(name, *options, **how):
+        """One device's loss; of local steps, the loss of as many ranks on processors."""
+        def body():
+            of = [*SMALL, *strategy(name)]
+            expected = loss
+            if name in LOCAL:
+                ranks = {key: how[key] for key in ("devices", "sharing") if key in how}
+                expected = checks.train("oracle", *of, accelerator="cpu", **ranks)[0]["validation_loss"]
+            return checks.loss_close_to(expected, 1e-3, *of, *options, name="variant", **how)
+        return body
+
+    def detail(body):
+        return lambda: body()[0]
+
     # A world of one rank, whose collectives are calls of NCCL all the same.
     for name in () if checks.rehearses else (*DATA[1:], *LOCAL):
-        options, tolerance = strategy(name)
-        checks.check(f"1 rank, nccl, {name}", lambda options=options, tolerance=tolerance: with_nccl(
-            checks, loss, tolerance, *options, "--comm.backend=tcp"))
+        checks.check(f"1 rank, nccl, {name}", with_nccl(like_one(name, "--comm.backend=tcp")))
     # Ranks that share a GPU exchange through the host; nccl refuses them.
-    shared = ("ddp", "1f1b") if checks.rehearses else (*DATA, "tp", *LOCAL, *PIPELINES)
-    for name in shared:
-        options, tolerance = strategy(name)
-        checks.check(f"2 ranks share a device, {name}", close(tolerance, *options, *HOST, sharing=2))
-    checks.check("ddp, nccl by default", lambda: with_nccl(checks, loss, 1e-3, **several), needs=2)
+    for name in ("ddp", "local_sgd", "1f1b") if checks.rehearses else (*DATA, "tp", *LOCAL, *PIPELINES):
+        checks.check(f"2 ranks share a device, {name}", detail(like_one(name, *HOST, sharing=2)))
+    by_default = like_one("ddp", **several)
+    checks.check("ddp, nccl by default", detail(by_default) if checks.rehearses else with_nccl(by_default), needs=2)
     for name in (*DATA[1:], "dp", *LOCAL):
-        options, tolerance = strategy(name)
-        checks.check(name, close(tolerance, *options, **several), needs=2)
+        checks.check(name, detail(like_one(name, **several)), needs=2)
     for name in ("tp", *PIPELINES):
-        options, tolerance = strategy(name)
-        checks.check(f"{name} on 2 devices", close(tolerance, *options, devices=2), needs=2)
+        checks.check(f"{name} on 2 devices", detail(like_one(name, devices=2)), needs=2)
     checks.check("zero2, optimizer offloaded",
                  close(1e-3, "--trainer.strategy=zero2", f"--offload.optimizer={folder}/zero2", **several), needs=2)
     checks.check("ddp, through the host", close(1e-3, *HOST, **several), needs=2)

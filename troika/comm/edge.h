@@ -49,7 +49,7 @@ class ReceivingEdge {
   // edge with the last reference to the tensor, which may outlive the edge and the group. Throws
   // the errors of Group::receive(), after the group's timeout.
   at::Tensor receive(Group::Site site = Group::Site::current()) const;
-  // The same, but the tensor is on this device, to which receive_into() copies.
+  // The same, but returns the tensor on this device. The copy is queued as by receive_into().
   at::Tensor receive(c10::Device device, Group::Site site = Group::Site::current()) const;
   // Copies the next tensor into `tensor`. Throws Error(usage) when shape or dtype differ. If
   // `tensor` is on a device, the copy is queued on its current stream, from page-locked memory for

@@ -176,7 +176,7 @@ class Pipeline : public ParameterStore {
   // Throws Error(usage) if the last run ended with an error, or micro-batches are in flight.
   void start();
   PipelineRun make_run(MicroBatchSource& source, StageMessages& messages, ActionTimes& times);
-  c10::Device device() const;
+  c10::Device device() const;  // of the model's parameters
   StageMessages make_messages(const comm::MeshGroups& groups,
                               const layout::Schedule& schedule) const;
   // In asynchronous_pipeline.cpp:
