@@ -30,7 +30,8 @@ def pipeline(base, schedule, micro_batches=4, **more):
     return strategy(base, schedule, pipeline__micro_batches=micro_batches, data__global_batch_size=batch, **more)
 
 
-SLICE = 1  # seconds
+# Seconds; several times as long as a step, so that few steps contain a stop.
+SLICE = 4
 
 
 def signal_session(leader, name):

@@ -51,7 +51,8 @@ TEST_F(ProfileCommand, ScalesToAPublishedDevice) {
   const auto here = troika("profile --seconds=0" + kProfiledRun);
   EXPECT_EQ(here.exit_code, 0) << here.err;
   const auto like =
-      troika("profile --seconds=0 --like=A100 --output=a100.json --micro-batch=4" + kProfiledRun);
+      troika("profile --seconds=0 --like=A100 --output=a100.json --micro-batch=4 --block-by-block" +
+             kProfiledRun);
   EXPECT_EQ(like.exit_code, 0) << like.err;
   const auto profile = nlohmann::json::parse(read_file(folder_ / "a100.json"));
   EXPECT_EQ(profile["device"], "A100");

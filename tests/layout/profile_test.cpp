@@ -14,7 +14,7 @@ using testing::Pair;
 
 constexpr const char* kProfile = R"({
   "model": "net",
-  "precision": "bf16-mixed",
+  "precision": "bf16-mixed", "first_micro_batch_factor": 1.25,
   "micro_batch": 32,
   "optimizer_factor": 2, "optimizer_bytes_per_second": 5e9, "gather_bytes_per_second": 4e9, "overlap": 0.5,
   "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
@@ -71,7 +71,8 @@ TEST(Profile, ReadsItsText) {
   EXPECT_EQ(profile.optimizer_bytes_per_second, 5e9);
   EXPECT_EQ(profile.gather_bytes_per_second, 4e9);
   EXPECT_EQ(profile.gather_seconds(8e9), 2);
-  EXPECT_EQ(profile.overlap, 0.5);
+  EXPECT_EQ(profile.in_step.first_micro_batch_factor, 1.25);
+  EXPECT_EQ(profile.in_step.overlap, 0.5);
   EXPECT_EQ(profile.network.link.bandwidth, 1.25e10);
   EXPECT_EQ(profile.host.link.bandwidth, 0);
   ASSERT_EQ(profile.blocks.size(), 3);

@@ -57,6 +57,8 @@ TEST(StageWork, AddsUpBlocks) {
   auto rated = four_blocks();
   rated.optimizer_bytes_per_second = 1000;
   EXPECT_EQ(stage_work(rated, plan_on("pipeline=2", "1f1b", 4))[0].optimizer_seconds, 2);
+  rated.in_step.first_micro_batch_factor = 1.5;
+  EXPECT_EQ(stage_work(rated, plan_on("pipeline=2", "1f1b", 4))[0].passes.forward, 2 * 1.125);
   EXPECT_EQ(stages[0].resident_bytes, 2000 * 4);
   EXPECT_EQ(stages[1].activation_bytes, 200);
   EXPECT_EQ(stages[1].workspace_bytes, 15);

@@ -67,12 +67,15 @@ TEST(StepModel, ChargesTheOptimizerAndWhatFollowsIt) {
   // ms, of which half is hidden, and gathers in 1 ms after the step.
   EXPECT_DOUBLE_EQ(model.price({.devices = 2}, {{2, 2}}).seconds, 8 + 1e-3 + 2);
   EXPECT_DOUBLE_EQ(model.price({.zero_stage = 1, .devices = 2}, {{2, 2}}).seconds, 8 + 1.5e-3 + 1);
-  problem.profiles[0].overlap = 0;
+  problem.profiles[0].in_step.overlap = 0;
   EXPECT_DOUBLE_EQ(StepModel(problem).price({.devices = 2}, {{2, 2}}).seconds, 8 + 2e-3 + 2);
   problem.profiles[0].gather_bytes_per_second = 500;
   const StepModel copies(problem);
   EXPECT_DOUBLE_EQ(copies.price({.zero_stage = 1, .devices = 2}, {{2, 2}}).seconds,
                    8 + 2e-3 + 1 + 4);
+  problem.profiles[0].in_step.overlap = 1;
+  problem.profiles[0].in_step.first_micro_batch_factor = 1.5;
+  EXPECT_DOUBLE_EQ(StepModel(problem).price({.devices = 2}, {{2, 2}}).seconds, 8 + 4 + 1e-3 + 2);
 }
 
 // The workspace of an early block does not add to the activations of later blocks.

@@ -73,7 +73,9 @@ TEST(BlockTimes, RunTheWholeStepBlockByBlock) {
       placement.place(task.module());
       const auto batch = placement.place(batch_of(model, 4));
       BlockTimes times(task, placement, batch, group);
-      for (const bool splits : {false, false, true}) EXPECT_GT(times.run(splits), 0);
+      for (const auto round : {Round::whole, Round::extra, Round::whole, Round::split}) {
+        EXPECT_GT(times.run(round), 0);
+      }
       ASSERT_THAT(times.seconds(), SizeIs(task.blocks().blocks().size()));
       for (const auto& block : times.seconds()) {
         EXPECT_THAT(block.forward, AllOf(SizeIs(2), Each(Gt(0))));

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "troika/base/file.h"
+#include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
@@ -11,6 +12,7 @@
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
 #include "troika/train/profile/measure_profile.h"
+#include "troika/train/profile/plan_memory.h"
 
 namespace troika::cli {
 
@@ -56,7 +58,20 @@ int profile_here(const ProfileArguments& arguments, train::TrainOptions options,
   const auto group = join(options, environment);
   const auto dataset = data::make_dataset(options.data, data::Split::train);
   options.model = fit_model(options.model, *dataset);
-  const auto profile = train::measure_profile(options, *dataset, group, arguments.asked);
+  auto asked = arguments.asked;
+  const auto room = train::memory_of_rank(options, group);
+  if (room && !asked.block_by_block) {
+    const int64_t samples =
+        asked.micro_batch > 0 ? asked.micro_batch : train::profiled_batch(options, group);
+    const double needed = train::bytes_of_profiles(options, *dataset, {samples}, group).front();
+    asked.block_by_block = needed > *room;
+    if (asked.block_by_block && group.rank() == 0) {
+      log::info(
+          "measured block by block: a step of the whole model needs {} on a rank, which has {}",
+          human_bytes(needed), human_bytes(*room));
+    }
+  }
+  const auto profile = train::measure_profile(options, *dataset, group, asked);
   if (group.rank() != 0) return 0;
   write_file_atomically(arguments.output, profile.text());
   print_profile(profile);
@@ -81,6 +96,9 @@ Entry add_profile(CLI::App& app) {
       ->add_option("--seconds", arguments->asked.seconds,
                    "for the passes of the blocks; default: 3")
       ->check(CLI::Range(0.0, 3600.0));
+  command->add_flag("--block-by-block", arguments->asked.block_by_block,
+                    "measure one block at a time, with the memory of no other block; done in any "
+                    "case if a step of the whole model does not fit in memory");
   command->add_option("--like", arguments->asked.like,
                       "scale the times to a device with published rates, such as A100");
   return {command, [command, arguments] {
@@ -91,6 +109,7 @@ Entry add_profile(CLI::App& app) {
             if (asked.micro_batch > 0) {
               more.insert(more.end(), {"--micro-batch", std::to_string(asked.micro_batch)});
             }
+            if (asked.block_by_block) more.emplace_back("--block-by-block");
             if (!asked.like.empty()) more.insert(more.end(), {"--like", asked.like});
             return run_configured(
                 "profile", *arguments, command->remaining(),

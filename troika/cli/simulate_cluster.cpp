@@ -83,7 +83,7 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
   run.plan = plan_asked(arguments, cluster, asked.profile.model, overrides);
   run.cluster = plan::with_measured_links(cluster, asked.profile);
   run.reference_flops = asked.profile.device_flops;
-  run.overlap = asked.profile.overlap;
+  run.overlap = asked.profile.in_step.overlap;
   run.all_reduce = std::ranges::find(kAlgorithms, arguments.all_reduce,
                                      &std::pair<std::string, Algorithm>::first)
                        ->second;

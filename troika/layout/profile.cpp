@@ -101,7 +101,8 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   const JsonField file(json, name);
   file.require_keys({"model", "device", "device_flops", "precision", "micro_batch",
                      "splits_backward", "optimizer_factor", "optimizer_bytes_per_second",
-                     "gather_bytes_per_second", "overlap", "links", "blocks", "edges"});
+                     "gather_bytes_per_second", "overlap", "first_micro_batch_factor", "links",
+                     "blocks", "edges"});
   Profile profile;
   if (file.has("model")) profile.model = file.text("model");
   if (file.has("device")) profile.device = file.text("device");
@@ -114,9 +115,10 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   profile.optimizer_factor = file.number_or("optimizer_factor", 0);
   profile.optimizer_bytes_per_second = file.number_or("optimizer_bytes_per_second", 0);
   profile.gather_bytes_per_second = file.number_or("gather_bytes_per_second", 0);
-  profile.overlap = file.number_or("overlap", 1, -1);
-  if (profile.overlap > 1)
-    file.member("overlap").fail(fmt::format("{}", profile.overlap), "at most 1");
+  profile.in_step.overlap = file.number_or("overlap", 1, -1);
+  if (profile.in_step.overlap > 1)
+    file.member("overlap").fail(fmt::format("{}", profile.in_step.overlap), "at most 1");
+  profile.in_step.first_micro_batch_factor = file.number_or("first_micro_batch_factor", 1, 1);
   if (file.has("links")) read_links(profile, file.member("links"));
   std::map<std::string, size_t> names;
   for (const auto& field : file.items("blocks")) {
@@ -147,7 +149,10 @@ std::string Profile::text() const {
     json["optimizer_bytes_per_second"] = optimizer_bytes_per_second;
   }
   if (gather_bytes_per_second > 0) json["gather_bytes_per_second"] = gather_bytes_per_second;
-  if (overlap < 1) json["overlap"] = overlap;
+  if (in_step.overlap < 1) json["overlap"] = in_step.overlap;
+  if (in_step.first_micro_batch_factor > 1) {
+    json["first_micro_batch_factor"] = in_step.first_micro_batch_factor;
+  }
   for (const auto& [key, member] : kMeasuredLinks) {
     const auto& [link, spread] = this->*member;
     if (link.bandwidth == 0) continue;

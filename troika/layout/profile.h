@@ -16,7 +16,7 @@ struct ProfiledBlock {
   std::string name;
   std::string layer = {};  // a description; may be empty
 
-  // Seconds, medians over steps.
+  // Seconds, means over steps.
   double forward = 0;
   double backward_input = 0;   // the gradients of the block's inputs
   double backward_weight = 0;  // the gradients of its parameters
@@ -40,12 +40,26 @@ struct MeasuredLink {
   bool operator==(const MeasuredLink&) const = default;
 };
 
+// How the passes of a step differ from passes that run alone, one micro-batch after another.
+struct PassesInStep {
+  // The share of communication that computing hides if both take place at the same time, from -1 to
+  // 1. Below 1 where communication takes processors or memory bandwidth from computing; below 0
+  // where both together take longer than one after the other.
+  double overlap = 1;
+  // The time of the passes of a step's first micro-batch, divided by the blocks' times; at least 1.
+  // Above 1 where an optimizer step leaves none of the passes' memory in caches.
+  double first_micro_batch_factor = 1;
+
+  bool operator==(const PassesInStep&) const = default;
+};
+
 // Text form: JSON.
 //
 //   {
 //     "model": "mlp", "device": "Xeon", "device_flops": 1e11, "precision": "32",
 //     "micro_batch": 32, "splits_backward": true, "optimizer_factor": 2,
 //     "optimizer_bytes_per_second": 2e9, "gather_bytes_per_second": 5e9, "overlap": 1,
+//     "first_micro_batch_factor": 1.1,
 //     "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
 //     "blocks": [
 //       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
@@ -72,10 +86,7 @@ struct Profile {
   // Bytes of parameters for which ZeRO's all-gathers take a second longer than their messages on
   // the links, for copies in memory; 0: no longer.
   double gather_bytes_per_second = 0;
-  // The share of communication that computing hides if both take place at the same time, from -1 to
-  // 1. Below 1 where communication takes processors or memory bandwidth from computing; below 0
-  // where both together take longer than one after the other.
-  double overlap = 1;
+  PassesInStep in_step = {};
   MeasuredLink group = {}, host = {}, network = {};  // as in Cluster
   std::vector<ProfiledBlock> blocks = {};
   // Pairs of indices into `blocks`: the second block reads the output of the first. Empty: a chain

@@ -189,6 +189,7 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   const bool flushes = settings.family != StepFamily::no_flushes;
   if (!flushes) cost.latency = 0;
   cost.steady = own * pass - cost.latency;
+  cost.steady += (profile.in_step.first_micro_batch_factor - 1) * (once + again) * place.slowness;
   // The gradients of the stage's first block are averaged after the whole backward pass.
   const auto& first = profile.blocks[order_[begin]];
   const bool is_zero = settings.zero_stage > 0;
@@ -197,7 +198,7 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
                          (settings.recompute ? first.forward : 0)) *
                         place.slowness;
   const double last = bytes > 0 ? reduced * first.parameter_bytes / bytes : 0;
-  cost.exposed = std::max(last, reduced - profile.overlap * std::min(hidden, reduced));
+  cost.exposed = std::max(last, reduced - profile.in_step.overlap * std::min(hidden, reduced));
   if (is_zero && settings.zero_stage < 3) cost.exposed += average / 2 + gathered;
   if (profile.optimizer_bytes_per_second > 0) {
     cost.exposed +=

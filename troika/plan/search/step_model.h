@@ -97,9 +97,10 @@ struct StepPlan {
 
 // The time is sum(latency) + max(steady) + max(exposed). `latency` is the time of one micro-batch
 // in a stage and on the links between stages, there and back: it fills and drains the pipeline.
-// `steady` is the time that the slowest stage or link takes for the other micro-batches. `exposed`
-// is the part of the average of gradients that the last backward pass does not hide, and the
-// optimizer's step with the gather of parameters that follows it in ZeRO stages 1 and 2.
+// `steady` is the time that the slowest stage or link takes for the other micro-batches, and by
+// which the first one takes longer (PassesInStep). `exposed` is the part of
+// the average of gradients that the last backward pass does not hide, and the optimizer's step with
+// the gather of parameters that follows it in ZeRO stages 1 and 2.
 //
 // A stage is as slow as its slowest device (layout::device_slowness()), and as the latest of its
 // replicas, if the times of blocks are independent normal numbers. A micro-batch i is at replica

@@ -59,7 +59,7 @@ struct SimulatedRun {
   // The `flops` of the device on which the stages' times were measured; 0: those of the cluster's
   // fastest device. Used by layout::device_slowness().
   double reference_flops = 0;
-  double overlap = 1;  // Profile::overlap
+  double overlap = 1;  // PassesInStep::overlap
   layout::Algorithm all_reduce = layout::Algorithm::automatic;
   double reduce_per_byte = 0;     // seconds per byte that a rank reduces in a collective
   double input_part_frees = 0.5;  // as MemoryModel

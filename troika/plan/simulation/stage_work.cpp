@@ -117,7 +117,7 @@ class StageMaker {
     // Recomputation comes before the input part of the backward pass.
     const double inputs = sum(blocks, &ProfiledBlock::backward_input) + again;
     const double weights = sum(blocks, &ProfiledBlock::backward_weight);
-    const double late = lateness(blocks, replicas);
+    const double late = lateness(blocks, replicas) * first_micro_batch(profile);
     StageWork work;
     work.passes = {.forward = seconds(sum(blocks, &ProfiledBlock::forward)) * late,
                    .backward_input = seconds(inputs) * late,
@@ -150,6 +150,12 @@ class StageMaker {
   double seconds(double measured) const {
     const double fixed = std::min(options_.pass_overhead, measured);
     return fixed + (measured - fixed) * options_.samples;
+  }
+
+  // Returns the factor on the times of passes because those of a step's first micro-batch take
+  // longer.
+  double first_micro_batch(const Profile& profile) const {
+    return 1 + (profile.in_step.first_micro_batch_factor - 1) / plan_.micro_batches;
   }
 
   // Returns the factor on the times of passes because each replica waits for the latest: with ZeRO

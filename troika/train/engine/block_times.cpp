@@ -41,13 +41,6 @@ class BlockTimes::Source : public parallel::MicroBatchSource {
 
 namespace {
 
-// One stage for each block.
-layout::StageEnds each_block(const nn::Model& model) {
-  layout::StageEnds ends(model.blocks().size());
-  std::iota(ends.begin(), ends.end(), size_t{1});
-  return ends;
-}
-
 layout::Schedule on_one_rank(size_t stages) {
   layout::Schedule schedule;
   auto& actions = schedule.ranks.emplace_back();
@@ -58,6 +51,12 @@ layout::Schedule on_one_rank(size_t stages) {
 }
 
 }  // namespace
+
+layout::StageEnds each_block(const nn::Model& model) {
+  layout::StageEnds ends(model.blocks().size());
+  std::iota(ends.begin(), ends.end(), size_t{1});
+  return ends;
+}
 
 struct BlockTimes::Parts {
   Parts(Task& task, const Placement& placement, const data::Batch& batch, const comm::Group& group)
@@ -138,10 +137,11 @@ void BlockTimes::forget() {
   for (auto& block : parts_->seconds) block = {};
 }
 
-double BlockTimes::run(bool splits) {
+double BlockTimes::run(Round round) {
   using layout::ActionKind;
   auto& parts = *parts_;
   parts.wait_for_device();
+  const bool splits = round == Round::split;
   double sum = 0;
   Stopwatch watch;
   parts.run_micro_batch(splits, [&](ActionKind pass, size_t block) {
@@ -149,6 +149,7 @@ double BlockTimes::run(bool splits) {
     const double seconds = watch.seconds();
     watch.restart();
     sum += seconds;
+    if (round == Round::extra) return;
     auto& times = parts.seconds[block];
     // Forward passes count in rounds of whole backward passes alone, so that both lists are of the
     // same rounds.

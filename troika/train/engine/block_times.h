@@ -7,7 +7,12 @@
 
 #include "troika/comm/group.h"
 #include "troika/data/batch.h"
+#include "troika/layout/stage_cut.h"
 #include "troika/train/engine/placement.h"
+
+namespace troika::nn {
+class Model;
+}
 
 namespace troika::train {
 
@@ -16,8 +21,15 @@ class Task;
 // Seconds of the passes of one block, an element for each round.
 struct BlockSeconds {
   std::vector<double> forward, backward;
-  // The parts of a split backward pass; as many elements as rounds with `splits`.
+  // The parts of a split backward pass; as many elements as Round::split has had.
   std::vector<double> backward_input, backward_weight;
+};
+
+// How a micro-batch is run and timed.
+enum class Round {
+  whole,  // with whole backward passes
+  split,  // with backward passes in two parts (compat::SplitBackward)
+  extra,  // as `whole`; the times of its passes do not count
 };
 
 // The work of a block in one micro-batch, without the operators that are no products.
@@ -27,6 +39,9 @@ struct BlockProducts {
   };
   std::vector<Product> forward, backward;
 };
+
+// One stage for each block of the model.
+layout::StageEnds each_block(const nn::Model& model);
 
 // Runs micro-batches through a task's blocks in the order of a training step: all forward passes,
 // then all backward passes from the last block to the first. So a block finds the caches and the
@@ -45,10 +60,8 @@ class BlockTimes {
   BlockTimes(const BlockTimes&) = delete;
   BlockTimes& operator=(const BlockTimes&) = delete;
 
-  // Runs one micro-batch. With `splits`, backward passes run in two parts
-  // (compat::SplitBackward). Updates the statistics of batch norms. Returns the seconds of all
-  // passes.
-  double run(bool splits);
+  // Runs one micro-batch. Updates the statistics of batch norms. Returns the seconds of all passes.
+  double run(Round round);
   // Runs one micro-batch and counts the products of each block.
   std::vector<BlockProducts> count_products();
   // Drops what run() has measured so far.

@@ -1,6 +1,7 @@
 #include "troika/train/profile/automatic_plan.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <map>
@@ -12,7 +13,6 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
-#include "troika/base/machine_memory.h"
 #include "troika/base/text.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
@@ -22,6 +22,7 @@
 #include "troika/train/engine/placement.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/profile/counted_blocks.h"
 #include "troika/train/profile/measure_profile.h"
 #include "troika/train/profile/plan_memory.h"
 
@@ -118,23 +119,6 @@ layout::StageWeights weights_for(const TrainOptions& options, const layout::Plan
   return layout::StageWeights::synchronous;
 }
 
-// Rank 0's bytes for each rank of a machine.
-std::optional<double> memory_of_rank(const TrainOptions& options, const comm::Group& group) {
-  if (options.trainer.memory_check == "off") return std::nullopt;
-  const auto& nodes = group.nodes();
-  std::map<int, int> counts;
-  for (const int node : nodes) ++counts[node];
-  const int most = std::ranges::max_element(counts, {}, &std::pair<const int, int>::second)->second;
-  const auto left = memory::available();
-  // Beyond tensors, a process needs memory for libraries and for what malloc() keeps.
-  constexpr double kForTensors = 0.9;
-  const auto bytes = at::full(
-      {1}, left ? kForTensors * static_cast<double>(left->bytes) / most : 0.0, at::kDouble);
-  group.broadcast(bytes, 0, {.label = "memory of a rank"}).wait();
-  if (bytes.item<double>() == 0) return std::nullopt;
-  return bytes.item<double>();
-}
-
 // The precisions that take less memory than the configured one, and that the device supports.
 std::vector<std::string> lower_precisions(const std::string& configured, at::DeviceType device) {
   const std::vector<std::vector<std::string>> decreasing{
@@ -200,20 +184,29 @@ class PlanFinder {
     const auto sizes = micro_batch_sizes(samples(), group_.size());
     const auto needs = bytes_of_profiles(options, dataset_, sizes, group_);
     for (size_t i = 0; i < sizes.size(); ++i) {
+      ProfileOptions how{.micro_batch = sizes[i],
+                         .seconds = asked_.seconds,
+                         .block_by_block = asked_.block_by_block};
       if (available_ && needs[i] > *available_) {
-        note_too_large(precision, sizes[i], needs[i]);
-        continue;
+        how.block_by_block = true;
+        const double least = bytes_of_profile_by_blocks(options, dataset_, sizes[i], group_);
+        if (least > *available_) {
+          note_too_large(precision, sizes[i], least);
+          continue;
+        }
       }
-      problem_.profiles.push_back(measure_profile(
-          options, dataset_, group_, {.micro_batch = sizes[i], .seconds = asked_.seconds}));
+      has_parts_ = has_parts_ || how.block_by_block;
+      problem_.profiles.push_back(measure_profile(options, dataset_, group_, how));
     }
   }
   bool has_profiles() const { return !problem_.profiles.empty(); }
+  // Whether a profile was measured block by block.
+  bool has_parts() const { return has_parts_; }
   // Throws Error(usage) if nothing could be measured.
   void require_profiles() const {
     if (has_profiles()) return;
     throw Error("train", ErrorKind::usage,
-                {.what = "no step of the whole model fits in a rank's memory, so it cannot be "
+                {.what = "a block of the model does not fit in a rank's memory, so it cannot be "
                          "measured",
                  .got = too_large_,
                  .expected = fmt::format("at most {}", human_bytes(*available_)),
@@ -272,7 +265,7 @@ class PlanFinder {
 
   void note_too_large(const std::string& precision, int64_t size, double bytes) {
     too_large_ = fmt::format("{} for {} samples in {}", human_bytes(bytes), size, precision);
-    if (group_.rank() == 0) log::info("not measured: a step needs {}", too_large_);
+    if (group_.rank() == 0) log::info("not measured: a block needs {}", too_large_);
   }
 
   // Gives a pipeline the memory that the run will predict for it.
@@ -297,7 +290,8 @@ class PlanFinder {
   const OffloadTargets targets_;
   const std::optional<double> available_;  // bytes of a rank
   plan::StepProblem problem_;
-  std::string too_large_;  // the last step that could not be measured
+  bool has_parts_ = false;
+  std::string too_large_;  // the last profile that could not be measured
 };
 
 }  // namespace
@@ -327,12 +321,17 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
     }
     for (const auto& precision : more) finder.profile(precision);
     finder.require_profiles();
-    finder.measure_offload_of_all();
+    // Offload is measured with the whole model.
+    if (!finder.has_parts()) {
+      finder.measure_offload_of_all();
+      more.emplace_back("offload");
+    }
     result = finder.search();
-    more.emplace_back("offload");
     result->forced = std::move(more);
   }
   finder.choose(*result);
+  // The run that follows asks the system how much memory is left.
+  ::malloc_trim(0);
   return *std::move(result);
 }
 

@@ -21,6 +21,8 @@ struct AutomaticPlanOptions {
   std::vector<std::string> precisions = {};
   // The limit of a rank. Nothing: its share of the memory that is available on this machine.
   std::optional<double> memory_bytes = {};
+  // ProfileOptions::block_by_block, also where the whole model fits.
+  bool block_by_block = false;
 };
 
 struct AutomaticPlan {
@@ -41,7 +43,8 @@ struct AutomaticPlan {
 // step that `options` describe on the ranks of the group: the same samples in a step, and the same
 // optimizer. Considers only plans that the trainer can run on all ranks (require_runnable()). If
 // no plan without a cut fits with the configured precision, the search also considers the lower
-// precisions that the device supports, unless `asked` names precisions, and offload.
+// precisions that the device supports, unless `asked` names precisions, and offload. A model of
+// which no step fits in a rank's memory is measured block by block, and then without offload.
 //
 // The memory of plans without a cut, and of a pipeline before it is chosen, is that of
 // MemoryPredictor. Without trainer.memory_check=off, the memory of a rank is limited.
@@ -49,7 +52,7 @@ struct AutomaticPlan {
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,
 // steps without an exchange of gradients, and compressed gradients; for an unknown precision; and
-// if no step of the whole model, which must be measured, fits in the memory of a rank.
+// if a block, which must be measured, does not fit in the memory of a rank.
 AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& dataset,
                         const comm::Group& group, const AutomaticPlanOptions& asked = {});
 

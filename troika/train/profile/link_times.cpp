@@ -9,6 +9,7 @@
 
 #include "troika/base/clock.h"
 #include "troika/compat/torch.h"
+#include "troika/train/profile/other_memory.h"
 #include "troika/train/profile/rank_means.h"
 #include "troika/train/profile/robust_spread.h"
 
@@ -136,10 +137,10 @@ double measure_gathers(const comm::Group& group, at::Device device, int64_t grad
   const auto own = make_floats(group, device, each);
   const auto whole = make_floats(group, device, each * ranks);
   // As for the optimizer, the passes of a step leave none of the shards in caches.
-  const auto others = at::zeros({kMostGradients}, at::kFloat);
+  OtherMemory others(device);
   std::vector<double> seconds;
   for (size_t round = 0; round < kRounds; ++round) {
-    if (device.is_cpu()) others.add_(1);
+    others.fill_caches();
     group.barrier({.label = "measurement of gathers"});
     const Stopwatch watch;
     group.all_gather(whole, own, {}, {.label = "measurement of gathers"}).wait();

@@ -33,8 +33,8 @@ double measure_gathers(const comm::Group& group, at::Device device, int64_t grad
                        const MeasuredLinks& links);
 
 // Runs `compute` alone, all-reduces of gradients alone, and both at the same time, in turns.
-// Returns the share of the shorter one that the longer one hides (layout::Profile::overlap); 1 on
-// one rank. The same on all ranks. Collective; blocks.
+// Returns the share of the shorter one that the longer one hides (layout::PassesInStep::overlap); 1
+// on one rank. The same on all ranks. Collective; blocks.
 double measure_overlap(const comm::Group& group, at::Device device, int64_t gradients,
                        const std::function<void()>& compute);
 

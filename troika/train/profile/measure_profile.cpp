@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,21 +15,23 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/memory.h"
-#include "troika/compat/fake_tensors.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/compat/gpu.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/recompute/block_costs.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
+#include "troika/parallel/pipeline/stage_module.h"
 #include "troika/train/callbacks/peak.h"
 #include "troika/train/engine/block_times.h"
+#include "troika/train/engine/blocks_apart.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
-#include "troika/train/profile/block_memory.h"
+#include "troika/train/profile/counted_blocks.h"
 #include "troika/train/profile/like_device.h"
 #include "troika/train/profile/link_times.h"
 #include "troika/train/profile/optimizer_times.h"
+#include "troika/train/profile/other_memory.h"
 #include "troika/train/profile/rank_means.h"
 #include "troika/train/profile/robust_spread.h"
 #include "troika/train/task/task.h"
@@ -48,16 +50,8 @@ bool decided(const comm::Group& group, bool own) {
   return flag.item<int64_t>() != 0;
 }
 
-// Runs rounds with whole and with split backward passes in turn.
-void run_rounds(BlockTimes& times, const comm::Group& group, double seconds) {
-  const auto round = [&] {
-    for (const bool splits : {false, true}) {
-      group.barrier({.label = "rounds of a profile"});
-      times.run(splits);
-    }
-  };
-  round();
-  times.forget();
+// Calls `round` several times on all ranks, for about so many seconds.
+void repeat(const comm::Group& group, double seconds, const std::function<void()>& round) {
   const Stopwatch watch;
   size_t rounds = 0;
   do {
@@ -65,6 +59,40 @@ void run_rounds(BlockTimes& times, const comm::Group& group, double seconds) {
     ++rounds;
   } while (
       decided(group, rounds < kMostRounds && (rounds < kLeastRounds || watch.seconds() < seconds)));
+}
+
+// Runs rounds with whole and with split backward passes, and after memory that an optimizer could
+// have used, in turn. Returns PassesInStep::first_micro_batch_factor.
+double run_rounds(BlockTimes& times, at::Device device, const comm::Group& group, double seconds) {
+  OtherMemory others(device);
+  std::vector<double> first, later;
+  const auto run = [&](Round round) {
+    group.barrier({.label = "rounds of a profile"});
+    return times.run(round);
+  };
+  const auto round = [&] {
+    later.push_back(run(Round::whole));
+    run(Round::split);
+    others.fill_caches();
+    first.push_back(run(Round::extra));
+  };
+  round();
+  times.forget();
+  first.clear();
+  later.clear();
+  repeat(group, seconds, round);
+  const auto mean = [&](const std::vector<double>& times_of_rounds) {
+    return mean_over_ranks(robust_spread(times_of_rounds).mean, group);
+  };
+  return device.is_cpu() ? std::max(1.0, mean(first) / mean(later)) : 1;
+}
+
+int64_t count_gradients(Task& task) {
+  int64_t gradients = 0;
+  for (const auto& [name, tensor] : nn::trained_parameters(task.module())) {
+    gradients += tensor.numel();
+  }
+  return gradients;
 }
 
 // Puts the times into the blocks.
@@ -113,82 +141,100 @@ std::vector<std::pair<size_t, size_t>> edges_of(const nn::Model& model) {
   return {edges.begin(), edges.end()};
 }
 
-// The bytes of each block, from the model on tensors without memory: output, saved, workspace and
-// parameters, four numbers each.
-std::vector<double> count_bytes(const TrainOptions& options, const data::Dataset& dataset,
-                                const nn::NumericPrecision& precision, int64_t samples) {
-  constexpr int64_t kSmaller = 2, kLarger = 4;  // as MemoryPredictor
-  const int64_t larger = std::min(kLarger, samples), smaller = std::min(kSmaller, (larger + 1) / 2);
-  const auto small = profiled_samples(dataset, smaller), large = profiled_samples(dataset, larger);
-  const auto whole = profiled_samples(dataset, samples);
-  const compat::FakeTensorGuard no_memory;
-  Task task(nn::make_model(options.model));
-  const Placement placement{.precision = precision};
-  placement.place(task.module());
-  const auto& blocks = task.blocks().blocks();
-  const PassMemory pass(task, precision, small, large);
-  const auto memory = memory_of_blocks(pass.parts(samples), blocks.size());
-  const auto placed = placement.place(whole);
-  const nn::Autocast autocast(precision, at::kCPU);
-  const nn::KeyedDraws draws(nn::some_samples(samples));
-  const auto costs =
-      nn::estimate_blocks(task.blocks(), task.block_inputs(placed), task.output_loss(placed));
-  std::set<std::string> trained;
-  for (const auto& [name, tensor] : nn::trained_parameters(task.module())) trained.insert(name);
-  std::vector<double> numbers;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    double parameters = 0;
-    for (const auto& [name, tensor] : task.blocks().owned_state(blocks[i])) {
-      if (trained.contains(name)) parameters += static_cast<double>(tensor.nbytes());
-    }
-    numbers.insert(numbers.end(), {static_cast<double>(costs[i].output_bytes), memory[i].saved,
-                                   memory[i].workspace, parameters});
-  }
-  return numbers;
-}
-
-// Counts on rank 0 alone: ranks may be threads of one process, which count the same bytes.
-void take_bytes(std::vector<layout::ProfiledBlock>& blocks, const TrainOptions& options,
-                const data::Dataset& dataset, const nn::NumericPrecision& precision,
-                int64_t samples, const comm::Group& group) {
-  const auto numbers = at::zeros({static_cast<int64_t>(blocks.size()), 4}, at::kDouble);
-  group.barrier({.label = "bytes of blocks"});
-  if (group.rank() == 0) {
-    const auto counted = count_bytes(options, dataset, precision, samples);
-    std::ranges::copy(counted, numbers.data_ptr<double>());
-  }
-  group.broadcast(numbers, 0, {.label = "bytes of blocks"}).wait();
-  const auto rows = numbers.accessor<double, 2>();
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const auto row = rows[static_cast<int64_t>(i)];
-    blocks[i].output_bytes = row[0];
-    blocks[i].saved_bytes = row[1];
-    blocks[i].workspace_bytes = row[2];
-    blocks[i].parameter_bytes = row[3];
-  }
-}
-
 void take_optimizer(layout::Profile& profile, const OptimizerTimes& times) {
   if (times.parameter_bytes == 0) return;
   profile.optimizer_factor = times.state_bytes / times.parameter_bytes;
   profile.optimizer_bytes_per_second = times.parameter_bytes / std::max(times.seconds, 1e-9);
 }
 
-TrainOptions tuned(TrainOptions options, const data::Dataset& dataset, const comm::Group& group) {
+TrainOptions tuned(TrainOptions options, const data::Dataset& dataset, const comm::Group& group,
+                   bool is_whole) {
   const auto folder = run_folder(options);
   options.model = tuned_model(options, dataset, group, folder);
-  options.trainer.memory_format = tuned_memory_format(options, dataset, group, folder);
+  if (is_whole) {
+    options.trainer.memory_format = tuned_memory_format(options, dataset, group, folder);
+  }
   options.trainer.weight_layout = tuned_weight_layout(options, dataset, group, folder);
   return options;
 }
 
-}  // namespace
+// Passes and optimizer steps have been measured for a profile; these are the results.
+struct Measured {
+  std::vector<BlockProducts> products = {};  // with ProfileOptions::like
+  OptimizerTimes optimizer = {};
+  double overlap = 1, first_factor = 1;
+};
 
-data::Batch profiled_samples(const data::Dataset& dataset, int64_t samples) {
-  std::vector<int64_t> indices(static_cast<size_t>(samples));
-  for (int64_t i = 0; i < samples; ++i) indices[static_cast<size_t>(i)] = i % dataset.size();
-  return dataset.load(indices, {});
-}
+class Measurement {
+ public:
+  Measurement(const TrainOptions& options, const Placement& placement, const comm::Group& group,
+              const ProfileOptions& asked, const data::Batch& batch)
+      : options_(options), placement_(placement), group_(group), asked_(asked), batch_(batch) {}
+
+  Measured whole(Task& task, std::vector<layout::ProfiledBlock>& blocks) const {
+    Measured result;
+    {
+      BlockTimes times(task, placement_, batch_, group_);
+      result.first_factor = run_rounds(times, placement_.device, group_, asked_.seconds);
+      take_times(blocks, times.seconds(), group_);
+      result.overlap = overlap(task, [&] { times.run(Round::extra); });
+      if (!asked_.like.empty()) result.products = times.count_products();
+    }
+    result.optimizer = optimizer(nn::trained_parameters(task.module()));
+    return result;
+  }
+
+  Measured by_blocks(Task& task, const compat::DeferredInit& values,
+                     std::vector<layout::ProfiledBlock>& blocks) const {
+    const auto largest =
+        static_cast<size_t>(std::ranges::max_element(blocks, {}, bytes_by_itself) - blocks.begin());
+    Measured result;
+    BlocksApart times(task, values, placement_, batch_);
+    OtherMemory others(placement_.device);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      times.enter();
+      const auto run = [&](Round round) {
+        others.fill_caches();
+        group_.barrier({.label = "rounds of a profile"});
+        times.run(round);
+      };
+      repeat(group_, asked_.seconds / static_cast<double>(blocks.size()), [&] {
+        run(Round::whole);
+        run(Round::split);
+      });
+      if (i == largest) {
+        result.overlap = overlap(task, [&] { times.run(Round::extra); });
+        result.optimizer = optimizer(trained_of(task, i));
+      }
+      if (!asked_.like.empty()) result.products.push_back(times.count_products());
+      times.leave();
+    }
+    take_times(blocks, times.seconds(), group_);
+    return result;
+  }
+
+ private:
+  static state::StateDict trained_of(Task& task, size_t block) {
+    auto trained = nn::trained_parameters(task.module());
+    const auto names = parallel::tensors_of_blocks(task.blocks(), block, block + 1);
+    std::erase_if(trained, [&](const auto& entry) { return !names.contains(entry.first); });
+    return trained;
+  }
+  double overlap(Task& task, const std::function<void()>& compute) const {
+    return measure_overlap(group_, placement_.device, count_gradients(task), compute);
+  }
+  OptimizerTimes optimizer(const state::StateDict& trained) const {
+    return measure_optimizer(trained, options_.optimizer, placement_, group_);
+  }
+
+  const TrainOptions& options_;
+  const Placement& placement_;
+  const comm::Group& group_;
+  const ProfileOptions& asked_;
+  const data::Batch& batch_;
+};
+
+}  // namespace
 
 int64_t profiled_batch(const TrainOptions& options, const comm::Group& group) {
   const int replicas = resolve_plan(options, cluster_of(group)).mesh.sample_shares();
@@ -197,7 +243,8 @@ int64_t profiled_batch(const TrainOptions& options, const comm::Group& group) {
 
 layout::Profile measure_profile(const TrainOptions& configured, const data::Dataset& dataset,
                                 const comm::Group& group, const ProfileOptions& asked) {
-  const auto options = tuned(configured, dataset, group);
+  const bool is_whole = !asked.block_by_block;
+  const auto options = tuned(configured, dataset, group, is_whole);
   const int64_t samples =
       asked.micro_batch > 0 ? asked.micro_batch : profiled_batch(options, group);
   compat::count_tensor_memory();
@@ -205,51 +252,51 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
   PublishedRates like;
   if (!asked.like.empty()) like = published_rates(asked.like, placement.precision.compute);
   if (placement.device.is_cpu()) compat::keep_freed_memory();
-  const CpuBinding binding(tuned_cpu_bind(options, dataset, group));
-  Task task(nn::make_model(options.model));
-  placement.place(task.module());
+  const CpuBinding binding(is_whole ? tuned_cpu_bind(options, dataset, group)
+                                    : asked_cpu_bind(options, group));
+  compat::DeferredInit values;
+  std::optional<Task> made;
+  const auto make = [&] { made.emplace(nn::make_model(options.model)); };
+  if (is_whole) {
+    make();
+    placement.place(made->module());
+  } else {
+    values.record(make);
+    placement.place(made->module(), values);
+    TROIKA_CHECK(values.is_complete(), "models of make_model() are made without reading values");
+  }
+  Task& task = *made;
   const auto batch = placement.place(profiled_samples(dataset, samples));
   layout::Profile profile{.model = options.model.name,
                           .precision = placement.precision.name,
                           .micro_batch = static_cast<double>(samples)};
   const auto gpu = compat::gpu_name(placement.device);
   profile.device = gpu.empty() ? cpu_model() : gpu;
-  for (const auto& block : task.blocks().blocks()) profile.blocks.push_back({.name = block.name});
+  profile.blocks = counted_blocks(options, dataset, placement.precision, samples, group);
   profile.edges = edges_of(task.blocks());
-  std::vector<BlockProducts> products;
-  int64_t gradients = 0;
-  for (const auto& [name, tensor] : nn::trained_parameters(task.module())) {
-    gradients += tensor.numel();
-  }
-  double overlap = 1;
-  {
-    BlockTimes times(task, placement, batch, group);
-    run_rounds(times, group, asked.seconds);
-    take_times(profile.blocks, times.seconds(), group);
-    overlap =
-        measure_overlap(group, placement.device, gradients, [&] { times.run(/*splits=*/false); });
-    if (!asked.like.empty()) products = times.count_products();
-  }
-  take_bytes(profile.blocks, options, dataset, placement.precision, samples, group);
-  take_optimizer(profile, measure_optimizer(task, options.optimizer, placement, group));
+  const Measurement measurement(options, placement, group, asked, batch);
+  const auto measured = is_whole ? measurement.whole(task, profile.blocks)
+                                 : measurement.by_blocks(task, values, profile.blocks);
+  take_optimizer(profile, measured.optimizer);
   const auto rates = at::tensor({peak_of(placement.precision.compute, placement.device).flops,
                                  measured_bandwidth(placement.device)},
                                 at::kDouble);
   average_over_ranks(rates, group);
   profile.device_flops = rates[0].item<double>();
-  if (!asked.like.empty()) {
-    profile.device = asked.like;
-    scale_to(profile, products, {profile.device_flops, rates[1].item<double>()},
-             {like.flops, like.bandwidth});
-  }
+  const int64_t gradients = count_gradients(task);
   const auto links = measure_link_times(group, placement.device, gradients, asked.seconds / 4);
   profile.group = links.inside;
   profile.network = links.between;
   if (asked.like.empty()) {
     profile.gather_bytes_per_second = measure_gathers(group, placement.device, gradients, links);
+    profile.in_step.overlap = measured.overlap;
+    profile.in_step.first_micro_batch_factor = measured.first_factor;
+  } else {
+    // Devices with published rates communicate beside computing.
+    profile.device = asked.like;
+    scale_to(profile, measured.products, {profile.device_flops, rates[1].item<double>()},
+             {like.flops, like.bandwidth});
   }
-  // Devices with published rates communicate beside computing.
-  profile.overlap = asked.like.empty() ? overlap : 1;
   return profile;
 }
 

@@ -93,9 +93,10 @@ double offloaded_optimizer_seconds(TrainOptions options, const comm::Group& grou
   Task task(nn::make_model(options.model));
   placement.place(task.module());
   options.optimizer.offload.clear();
-  const double in_memory = measure_optimizer(task, options.optimizer, placement, group).seconds;
+  const auto trained = nn::trained_parameters(task.module());
+  const double in_memory = measure_optimizer(trained, options.optimizer, placement, group).seconds;
   options.optimizer.offload = targets.optimizer;
-  const double in_files = measure_optimizer(task, options.optimizer, placement, group).seconds;
+  const double in_files = measure_optimizer(trained, options.optimizer, placement, group).seconds;
   return std::max(0.0, in_files - in_memory);
 }
 

@@ -4,23 +4,23 @@
 
 #include "troika/base/clock.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/state.h"
 #include "troika/optim/optimizer.h"
+#include "troika/train/profile/other_memory.h"
 #include "troika/train/profile/rank_means.h"
 #include "troika/train/profile/robust_spread.h"
-#include "troika/train/task/task.h"
 
 namespace troika::train {
 
-OptimizerTimes measure_optimizer(Task& task, const optim::OptimizerOptions& options,
-                                 const Placement& placement, const comm::Group& group) {
+OptimizerTimes measure_optimizer(const state::StateDict& trained,
+                                 const optim::OptimizerOptions& options, const Placement& placement,
+                                 const comm::Group& group) {
   // An optimizer whose states are in files steps float32 masters in the host's memory.
   const bool is_on_host = !options.offload.empty();
   const bool has_masters =
       placement.precision.needs_masters() || (is_on_host && !placement.device.is_cpu());
   OptimizerTimes result;
   std::vector<optim::Parameter> parameters;
-  for (const auto& [name, tensor] : nn::trained_parameters(task.module())) {
+  for (const auto& [name, tensor] : trained) {
     const at::Tensor copy = tensor.detach().to(is_on_host ? at::Device(at::kCPU) : tensor.device(),
                                                has_masters ? at::kFloat : tensor.scalar_type(),
                                                /*non_blocking=*/false, /*copy=*/true);
@@ -37,11 +37,10 @@ OptimizerTimes measure_optimizer(Task& task, const optim::OptimizerOptions& opti
   constexpr int kSteps = 9;
   std::vector<double> seconds;
   // In training, the passes of a step leave none of the optimizer's memory in caches.
-  constexpr int64_t kMoreThanCaches = int64_t{1} << 24;  // floats
-  const auto others = at::zeros({kMoreThanCaches}, at::kFloat);
+  OtherMemory others(placement.device);
   optimizer->step();
   for (int i = 0; i < kSteps; ++i) {
-    if (placement.device.is_cpu()) others.add_(1);
+    others.fill_caches();
     group.barrier({.label = "rounds of a profile"});
     const Stopwatch watch;
     optimizer->step();

@@ -3,11 +3,10 @@
 
 #include "troika/comm/group.h"
 #include "troika/optim/options.h"
+#include "troika/state/state_dict.h"
 #include "troika/train/engine/placement.h"
 
 namespace troika::train {
-
-class Task;
 
 struct OptimizerTimes {
   double parameter_bytes = 0;  // of trained parameters
@@ -15,9 +14,10 @@ struct OptimizerTimes {
   double seconds = 0;          // of a step: the mean over ranks and steps, without outliers
 };
 
-// Steps copies of the task's trained parameters on all ranks at the same time. All numbers are 0
-// without trained parameters. Collective; blocks.
-OptimizerTimes measure_optimizer(Task& task, const optim::OptimizerOptions& options,
-                                 const Placement& placement, const comm::Group& group);
+// Steps copies of these parameters on all ranks at the same time. All numbers are 0 without
+// parameters. Collective; blocks.
+OptimizerTimes measure_optimizer(const state::StateDict& trained,
+                                 const optim::OptimizerOptions& options, const Placement& placement,
+                                 const comm::Group& group);
 
 }  // namespace troika::train

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/base/machine_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
 #include "troika/train/memory/prediction.h"
@@ -109,6 +111,22 @@ void OneStageMemory::predict(TrainOptions& options, const data::Dataset& dataset
       }
     }
   }
+}
+
+std::optional<double> memory_of_rank(const TrainOptions& options, const comm::Group& group) {
+  if (options.trainer.memory_check == "off") return std::nullopt;
+  const auto& nodes = group.nodes();
+  std::map<int, int> counts;
+  for (const int node : nodes) ++counts[node];
+  const int most = std::ranges::max_element(counts, {}, &std::pair<const int, int>::second)->second;
+  const auto left = memory::available();
+  // Beyond tensors, a process needs memory for libraries and for what malloc() keeps.
+  constexpr double kForTensors = 0.9;
+  const auto bytes = at::full(
+      {1}, left ? kForTensors * static_cast<double>(left->bytes) / most : 0.0, at::kDouble);
+  group.broadcast(bytes, 0, {.label = "memory of a rank"}).wait();
+  if (bytes.item<double>() == 0) return std::nullopt;
+  return bytes.item<double>();
 }
 
 std::vector<double> bytes_of_profiles(const TrainOptions& options, const data::Dataset& dataset,

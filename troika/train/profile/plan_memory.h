@@ -39,6 +39,11 @@ class OneStageMemory {
   at::Tensor bytes_;
 };
 
+// Rank 0's share of its machine's memory for tensors, in bytes, if each of the machine's ranks
+// takes as much; nothing with trainer.memory_check=off, or if it is not known. The same on all
+// ranks. Collective; blocks.
+std::optional<double> memory_of_rank(const TrainOptions& options, const comm::Group& group);
+
 // The bytes of a rank that measures profiles (measure_profile()) with micro-batches of these sizes;
 // 0 where they are not predicted. Predicts on rank 0 alone; the result is the same on all ranks.
 // Collective; blocks.

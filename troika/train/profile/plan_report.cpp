@@ -64,6 +64,9 @@ std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& autom
   const double count =
       static_cast<double>(automatic.model.micro_batches(chosen.settings.profile)) / replicas;
   if (chosen.settings.recompute) backward += forward;
+  const double first = 1 + (profile.in_step.first_micro_batch_factor - 1) / count;
+  forward *= first;
+  backward *= first;
   const auto offload = automatic.model.offload_seconds(chosen.settings);
   forward += offload.pass / 2;  // writes
   backward += offload.pass / 2;

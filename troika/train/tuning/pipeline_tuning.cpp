@@ -307,11 +307,11 @@ std::vector<StageTimes> measure_block_times(const RunStart& run, Task& task) {
   for (const auto& buffer : buffers) before.push_back(buffer.clone());
   const auto batch = placement.place(first_batch(run));
   BlockTimes times(task, placement, batch, run.group);
-  times.run(/*splits=*/true);
+  times.run(Round::split);
   times.forget();
   for (int round = 0; round < kMeasurements; ++round) {
-    times.run(/*splits=*/false);
-    times.run(/*splits=*/true);
+    times.run(Round::whole);
+    times.run(Round::split);
   }
   {
     const at::NoGradGuard no_grad;
