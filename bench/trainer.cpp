@@ -211,7 +211,7 @@ Run run_trainer(const Setup& setup, const troika::comm::Group& group, const OneB
   options.run.folder = group.broadcast_text(folder.path().string());  // one for all ranks
   options.trainer.max_steps = setup.all_steps();
   options.checkpoint.every_n_train_steps = with_checkpoints ? kCheckpointEvery : 0;
-  options.checkpoint.async = true;
+  options.checkpoint.async = "true";
   options.data.batch_size = setup.batch;
   options.optimizer = setup.optimizer;
   options.schedule.name = "constant";

@@ -175,7 +175,7 @@ TEST_F(Kills, EveryRestartGoesOnToTheBit) {
 }
 
 TEST_F(Kills, AlsoOfWhatIsWrittenBesideTraining) {
-  options_.checkpoint.async = true;
+  options_.checkpoint.async = "true";
   expect_exact();
 }
 

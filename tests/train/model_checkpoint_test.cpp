@@ -172,7 +172,7 @@ TEST_F(KeptCheckpoints, AreThoseOfLightning) {
     for (const auto& one : cases) {
       SCOPED_TRACE(fmt::format("{}, async {}", one.options, beside));
       auto options = options_;
-      options.checkpoint.async = beside;
+      options.checkpoint.async = beside ? "true" : "false";
       auto table = make_table(options);
       for (const auto& option : words(one.options)) {
         const auto equals = option.find('=');

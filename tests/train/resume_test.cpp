@@ -183,7 +183,7 @@ TEST_F(Resume, AFinishedRunGoesOnWithMoreEpochs) {
 }
 
 TEST_F(Resume, IsExactFromWhatWasWrittenBesideTraining) {
-  options_.checkpoint.async = true;
+  options_.checkpoint.async = "true";
   options_.checkpoint.every_n_train_steps = 1;
   expect_exact(1, {8});
   options_.run.folder = (folder_ / "on two").string();

@@ -16,8 +16,14 @@
 
 namespace troika::train {
 
+bool writes_beside_training(const ModelCheckpointOptions& options, const layout::Plan& plan) {
+  return options.async == "auto" ? plan.is_asynchronous() : options.async == "true";
+}
+
 RunCheckpoints::RunCheckpoints(const SavedParts& parts) : parts_(parts) {
-  if (parts.setup.options.checkpoint.async) writer_.emplace(parts.setup.world());
+  if (writes_beside_training(parts.setup.options.checkpoint, parts.setup.plan)) {
+    writer_.emplace(parts.setup.world());
+  }
 }
 
 void RunCheckpoints::begin_from(const std::filesystem::path& checkpoint) {

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "troika/checkpoint/writer.h"
+#include "troika/layout/plan.h"
 #include "troika/train/engine/engine.h"
 #include "troika/train/loop/epochs.h"
 #include "troika/train/loop/run_measurements.h"
 #include "troika/train/loop/run_origin.h"
 #include "troika/train/loop/run_setup.h"
 #include "troika/train/loop/train_log.h"
+#include "troika/train/options/callback_options.h"
 #include "troika/train/run/fit_context.h"
 
 namespace troika::train {
@@ -26,6 +28,9 @@ struct SavedParts {
   TrainLog& log;
   Engine& engine;
 };
+
+// Whether checkpoints are written by a thread of their own (checkpoint.async) under this plan.
+bool writes_beside_training(const ModelCheckpointOptions& options, const layout::Plan& plan);
 
 // The functions that write, except save_alone(), are called by all ranks, and block.
 class RunCheckpoints {
@@ -85,7 +90,7 @@ class RunCheckpoints {
   };
 
   const SavedParts parts_;
-  std::optional<checkpoint::CheckpointWriter> writer_;  // with checkpoint.async
+  std::optional<checkpoint::CheckpointWriter> writer_;  // if writes_beside_training()
   std::vector<Asked> asked_;                            // by save_checkpoint(), not written yet
   bool has_failed_ = false;
   std::filesystem::path latest_;

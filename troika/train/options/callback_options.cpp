@@ -21,7 +21,9 @@ void add_options(config::Table& table, ModelCheckpointOptions& options) {
   table.add("checkpoint.every_n_train_steps", &options.every_n_train_steps,
             "also write a checkpoint every N optimizer steps; 0: none", count_from(0));
   table.add("checkpoint.async", &options.async,
-            "write checkpoints during training, from a copy of the state in memory, one at a time");
+            "write checkpoints during training, from a copy of the state in memory, one at a time; "
+            "auto: true for pipelines without flushes, whose stages do not wait for each other",
+            one_of({"auto", "true", "false"}));
   table.add("checkpoint.weights_only", &options.weights_only,
             "write only the weights, from which no run can resume; a run that is asked to stop "
             "writes its full state");

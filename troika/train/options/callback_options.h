@@ -21,7 +21,7 @@ struct ModelCheckpointOptions {
   std::string save_last = "true";
   std::string save_on_train_epoch_end = "auto";
   std::string train_time_interval = {};
-  bool async = false;
+  std::string async = "auto";
   bool weights_only = false;
   bool on_exception = false;
 };
