@@ -161,6 +161,12 @@ bool ParameterCut::is_whole() const {
          ranges[0] == layout::Range{0, shape.empty() ? 1 : shape[static_cast<size_t>(dim)]};
 }
 
+int64_t ParameterCut::size() const {
+  int64_t size = 0;
+  for (const auto& [begin, end] : ranges) size += end - begin;
+  return size;
+}
+
 std::vector<layout::Box> ParameterCut::boxes() const {
   std::vector<layout::Box> boxes;
   for (const auto& [begin, end] : ranges) {

@@ -23,6 +23,8 @@ struct ParameterCut {
   Split split = Split::whole;
 
   bool is_whole() const;
+  // Returns the number of elements along dim.
+  int64_t size() const;
   // Returns the boxes of the shard in the whole parameter: one for each range.
   std::vector<layout::Box> boxes() const;
   // Returns the parameter's parts that make up the shard, along dim. They share memory with it.

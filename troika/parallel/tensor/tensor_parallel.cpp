@@ -12,6 +12,7 @@
 #include "troika/nn/dropout.h"
 #include "troika/nn/linear.h"
 #include "troika/parallel/norm.h"
+#include "troika/parallel/replicas.h"
 #include "troika/parallel/tensor/axis_functions.h"
 #include "troika/parallel/tensor/vocabulary.h"
 
@@ -133,8 +134,14 @@ TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitT
   const auto own = nn::named_parameters(model);
   for (size_t i = 0; i < cuts.size(); ++i) {
     at::Tensor parameter = own[i].second;
-    group_.broadcast(parameter, 0, {.label = "tensor axis: parameters"});
-    if (!cuts[i].is_whole()) parameter.set_data(cuts[i].shard_of(parameter));
+    const auto& cut = cuts[i];
+    const bool is_held = !options_.held || options_.held->contains(cut.name);
+    if (is_held) group_.broadcast(parameter, 0, {.label = "tensor axis: parameters"});
+    if (!cut.is_whole()) {
+      parameter.set_data(is_held ? cut.shard_of(parameter)
+                                 : parameter.detach().slice(cut.dim, 0, cut.size()));
+    }
+    indices_.emplace(cut.name, i);
     parameters_.emplace_back(std::move(cuts[i]), parameter);
   }
   for (const auto& [cut, parameter] : parameters_) {
@@ -203,9 +210,7 @@ void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
   const auto matrix = std::ranges::find(modules, Split::vocabulary,
                                         [](const RuledModule& of) { return of.rule.split; });
   if (model_.has_output_layer() && matrix != modules.end()) {
-    const auto cut = std::ranges::find(parameters_, matrix->name + ".weight",
-                                       [](const auto& one) { return one.first.name; });
-    const int64_t words = cut->first.shape[0];
+    const int64_t words = find_cut(matrix->name + ".weight").shape[0];
     output = std::make_shared<VocabularyOutput>(
         VocabularyShard{group_, words, vocabulary_rows(words, group_.rank(), group_.size())},
         [axis = group_, sequence = options_.sequence](const at::Tensor& x) {
@@ -235,6 +240,16 @@ const comm::Group& TensorParallel::group_of_copies(int copies) const {
   return found == copies_.end() ? group_ : found->second;
 }
 
+// Replicas sum a bucket in pieces, each in an order of its own. If shards differ in size, the same
+// parameter lies in another piece on another rank of the axis. GPUs add in no fixed order.
+bool TensorParallel::rounds_apart() const {
+  const bool is_uneven = std::ranges::any_of(parameters_, [this](const auto& one) {
+    const auto& cut = one.first;
+    return cut.split == Split::vocabulary && cut.shape[0] % group_.size() != 0;
+  });
+  return is_uneven || (!parameters_.empty() && !parameters_.front().second.is_cpu());
+}
+
 void TensorParallel::finish_backward() {
   const at::NoGradGuard no_grad;
   std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>> summands;
@@ -250,14 +265,44 @@ void TensorParallel::finish_backward() {
   for (const auto& [of, gradients] : summands) {
     sum_together(gradients, group_of_copies(of.first));
   }
+  if (!rounds_apart()) return;
+  std::vector<at::Tensor> of_all;
+  for (const auto& [cut, parameter] : parameters_) {
+    const bool all_hold_it = cut.copies == group_.size();
+    if (all_hold_it && parameter.grad().defined()) of_all.push_back(parameter.grad());
+  }
+  broadcast_packed(group_, of_all, 0, "tensor axis: gradients of whole parameters");
+}
+
+const ParameterCut& TensorParallel::find_cut(const std::string& name) const {
+  const auto found = indices_.find(name);
+  TROIKA_CHECK(found != indices_.end(), name + " is a parameter of the model");
+  return parameters_[found->second].first;
+}
+
+bool TensorParallel::counts(const std::string& name) const {
+  return group_.rank() % find_cut(name).copies == 0;
+}
+
+const ParameterCut* TensorParallel::cut_of(const std::string& name) const {
+  const auto found = indices_.find(name);
+  if (found == indices_.end()) return nullptr;
+  const auto& cut = parameters_[found->second].first;
+  return cut.is_whole() ? nullptr : &cut;
+}
+
+void TensorParallel::complete_sums(const std::vector<optim::Parameter>& parameters,
+                                   const at::Tensor& sums) const {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!counts(parameters[i].name)) sums.select(0, static_cast<int64_t>(i)).zero_();
+  }
+  group_.all_reduce(sums, comm::ReduceOp::sum, {.label = "tensor axis: norms of parameters"});
 }
 
 double TensorParallel::gradient_squares() const {
   std::vector<at::Tensor> own;
   for (const auto& [cut, parameter] : parameters_) {
-    if (parameter.grad().defined() && group_.rank() % cut.copies == 0) {
-      own.push_back(parameter.grad());
-    }
+    if (parameter.grad().defined() && counts(cut.name)) own.push_back(parameter.grad());
   }
   const at::Tensor sum = at::scalar_tensor(sum_of_squares(own), at::kDouble);
   group_.all_reduce(sum, comm::ReduceOp::sum, {.label = "tensor axis: norm of gradients"});
@@ -274,10 +319,7 @@ state::StateDict TensorParallel::shards() const {
 
 at::Tensor TensorParallel::gather(const std::string& name, const at::Tensor& shard) const {
   const at::NoGradGuard no_grad;
-  const auto found =
-      std::ranges::find(parameters_, name, [](const auto& one) { return one.first.name; });
-  TROIKA_CHECK(found != parameters_.end(), name + " is not a parameter of the model");
-  const auto& cut = found->first;
+  const auto& cut = find_cut(name);
   if (cut.is_whole()) return shard.detach().clone();
   at::Tensor whole = at::zeros(cut.shape, shard.options().requires_grad(false));
   if (group_.rank() % cut.copies == 0) {

@@ -15,6 +15,8 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "troika/comm/group.h"
 #include "troika/nn/block_wrapper.h"
 #include "troika/nn/model.h"
+#include "troika/optim/flat_optimizer.h"
 #include "troika/parallel/tensor/parameter_cuts.h"
 #include "troika/parallel/tensor/split_table.h"
 #include "troika/state/state_dict.h"
@@ -34,6 +37,10 @@ struct TensorOptions {
   // Costs the same communication. For models whose first block embeds tokens; the number of tokens
   // must be a multiple of t.
   bool sequence = false;
+  // The names of the parameters that this rank holds, the same on all ranks of the axis; none: it
+  // holds all. Other parameters get the shapes of shards, but no values: they are views of what
+  // they were.
+  std::optional<std::set<std::string>> held = {};
 };
 
 // Throws what TensorParallel's constructor throws before any communication.
@@ -63,14 +70,24 @@ class TensorParallel {
   TensorParallel& operator=(const TensorParallel&) = delete;
 
   // Completes gradients that ranks have only summands of: those of heads that several ranks hold
-  // and, with sequence parallelism, those of norms and of biases added after a sum. Call it once
-  // after the last backward pass of a step. Collective.
+  // and, with sequence parallelism, those of norms and of biases added after a sum. Gradients of
+  // parameters that all ranks hold become the same bits on all ranks. Call it once after the last
+  // backward pass of a step and, with replicas, after their average. Collective.
   void finish_backward();
 
   // Returns the sum of squares of all elements of the whole model's gradients, after
   // finish_backward(). Counts elements that several ranks hold once. The same bits on all ranks.
   // Collective.
   double gradient_squares() const;
+
+  // Whether this rank's copy of a parameter's shard counts in sums over the model: one of the ranks
+  // that hold a shard counts it.
+  bool counts(const std::string& name) const;
+  // Returns how a parameter is cut; null: it is whole. Valid as long as this object.
+  const ParameterCut* cut_of(const std::string& name) const;
+  // Replaces sums over shards of these parameters, [parameters, ...], by sums over whole
+  // parameters. Collective.
+  void complete_sums(const std::vector<optim::Parameter>& parameters, const at::Tensor& sums) const;
 
   // Returns the cut of each parameter and the parameter, in the order of nn::named_parameters().
   const std::vector<std::pair<ParameterCut, at::Tensor>>& parameters() const { return parameters_; }
@@ -92,12 +109,16 @@ class TensorParallel {
   void remove_hooks();
   // The ranks that hold the same shard of a parameter which this number of ranks holds.
   const comm::Group& group_of_copies(int copies) const;
+  const ParameterCut& find_cut(const std::string& name) const;
+  // Whether ranks may round the gradients of parameters that all of them hold differently.
+  bool rounds_apart() const;
 
   nn::Model& model_;
   const comm::Group group_;
   const TensorOptions options_;
   std::vector<std::pair<ParameterCut, at::Tensor>> parameters_;
-  std::map<int, comm::Group> copies_;  // by their number, if it is neither 1 nor all
+  std::map<std::string, size_t> indices_;  // in parameters_
+  std::map<int, comm::Group> copies_;      // by their number, if it is neither 1 nor all
   std::vector<std::shared_ptr<torch::nn::Module>> hooked_;
   nn::WrapperGuard wrapper_;
 };

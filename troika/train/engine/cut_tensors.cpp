@@ -27,9 +27,7 @@ const ParameterCut* CutTensors::cut_for(const std::string& name, const at::Tenso
   const auto* cut = find(name);
   if (!cut) cut = find(name.substr(0, name.rfind('.')));
   if (!cut || tensor.dim() != static_cast<int64_t>(cut->shape.size())) return nullptr;
-  int64_t size = 0;
-  for (const auto& [begin, end] : cut->ranges) size += end - begin;
-  return tensor.size(cut->dim) == size ? cut : nullptr;
+  return tensor.size(cut->dim) == cut->size() ? cut : nullptr;
 }
 
 void CutTensors::give_boxes(checkpoint::NamedTensors& entries, const std::string& prefix) const {
