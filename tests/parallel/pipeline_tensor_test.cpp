@@ -1,4 +1,5 @@
 // Pipelines whose stages are cut over a tensor axis, compared with one process.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/parallel/tensor_models.h"
@@ -11,6 +12,7 @@
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/pipeline/pipeline.h"
+#include "troika/parallel/sharded.h"
 
 namespace troika::parallel::mesh_test {
 
@@ -18,15 +20,16 @@ using namespace tensor_test;
 
 namespace {
 
-constexpr int64_t kSamples = 8, kSteps = 5;
+constexpr int64_t kSamples = 12;  // of a step; each is a micro-batch
 
 struct Case {
   nn::ModelOptions model;
   std::string mesh;
   std::string schedule = "1f1b";
-  int micro_batches = 4;  // of each replica
   bool sequence = false;
   std::string recompute = "none";
+  int zero = 0;  // stage of ZeRO
+  int64_t steps = 5;
 };
 
 // The micro-batches [first, first + count) of a step, of one sample each.
@@ -99,7 +102,7 @@ Course train_alone(const Case& of) {
                                 : nn::Tensors{model->forward(samples.inputs(i).front())});
   };
   Course course;
-  for (int64_t step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < of.steps; ++step) {
     Samples samples(of.model, step, 0, kSamples);
     model->zero_grad();
     double sum = 0;
@@ -138,19 +141,27 @@ void expect_equal_on(const comm::Group& world, const Case& of, std::shared_ptr<n
   const comm::MeshGroups groups(world, layout::Mesh::parse(of.mesh, world.size()));
   const auto recomputed =
       nn::recompute(*model, nn::recompute_plan(of.recompute, model->blocks().size()));
-  Pipeline pipeline(model, groups,
-                    {.schedule = of.schedule,
-                     .micro_batches = of.micro_batches,
-                     .split_table = split_table(of.model),
-                     .sequence_parallel = of.sequence});
+  const int replicas = groups.data().size();
+  ASSERT_EQ(kSamples % replicas, 0);
+  const auto micro_batches = static_cast<int>(kSamples / replicas);
+  PipelineOptions options{.schedule = of.schedule,
+                          .micro_batches = micro_batches,
+                          .shards_over_replicas = of.zero > 0,
+                          .split_table = split_table(of.model),
+                          .sequence_parallel = of.sequence};
+  if (of.zero > 0) {
+    options.make_exchange = [&](torch::nn::Module& stage, const comm::Group& data) {
+      return std::make_unique<Sharded>(
+          stage, data, ShardedOptions{.stage = of.zero, .gathers_at_once = of.zero == 3});
+    };
+  }
+  Pipeline pipeline(model, groups, options);
   const auto own = pipeline.parameters();
   const auto optimizer = own.empty() ? nullptr : adamw(own);
-  const int replicas = groups.data().size();
-  const int64_t first = groups.data().rank() * of.micro_batches;
-  ASSERT_EQ(replicas * of.micro_batches, kSamples);
+  const int64_t first = groups.data().rank() * micro_batches;
   const int tensor = groups.along(layout::Axis::tensor).size();
-  for (size_t step = 0; step < kSteps; ++step) {
-    Samples samples(of.model, static_cast<int64_t>(step), first, of.micro_batches);
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    Samples samples(of.model, static_cast<int64_t>(step), first, micro_batches);
     pipeline.zero_grad();
     const auto losses = pipeline.run(samples);
     const auto sum = at::zeros({}, at::kDouble);
@@ -179,15 +190,18 @@ void expect_equal_on(const comm::Group& world, const Case& of, std::shared_ptr<n
     expect_near(named(*model, name), weight, name);
 }
 
-void expect_one_process(const Case& of) {
+void expect_course(const Case& of, const Course& expected) {
   SCOPED_TRACE(of.model.name + ", " + of.mesh + ", " + of.schedule);
-  const auto expected = train_alone(of);
   const int ranks = layout::Mesh::parse(of.mesh).ranks();
   std::vector<std::shared_ptr<nn::Model>> models;
   for (int rank = 0; rank < ranks; ++rank) models.push_back(make_alike(of.model));
   comm::local::run(ranks, [&](const comm::Group& world) {
     expect_equal_on(world, of, models[static_cast<size_t>(world.rank())], expected);
   });
+}
+
+void expect_one_process(const Case& of) {
+  expect_course(of, train_alone(of));
 }
 
 nn::ModelOptions deep(nn::ModelOptions options) {
@@ -203,13 +217,10 @@ TEST(PipelineOfShards, EqualsOneProcessOnThreeAxes) {
 }
 
 TEST(PipelineOfShards, EqualsOneProcessWhateverTheOrderOfAxes) {
-  expect_one_process(
-      {.model = language("llama", 0, true, 2), .mesh = "pipeline=2 tensor=4", .micro_batches = 8});
+  expect_one_process({.model = language("llama", 0, true, 2), .mesh = "pipeline=2 tensor=4"});
   expect_one_process({.model = language("gpt", 0, true), .mesh = "tensor=2 data=2 pipeline=1"});
-  expect_one_process({.model = language("gpt", 0.3, false),
-                      .mesh = "tensor=2 pipeline=2",
-                      .micro_batches = 8,
-                      .sequence = true});
+  expect_one_process(
+      {.model = language("gpt", 0.3, false), .mesh = "tensor=2 pipeline=2", .sequence = true});
 }
 
 // Weight parts of backward passes must not communicate in another order than the ranks of an axis.
@@ -219,17 +230,55 @@ TEST(PipelineOfShards, EqualsOneProcessUnderOtherSchedules) {
     expect_one_process({.model = deep(language("llama", 0, true, 1)),
                         .mesh = mesh,
                         .schedule = schedule,
-                        .micro_batches = 8,
-                        .sequence = true});
-    expect_one_process(
-        {.model = mlp(6, 0.3), .mesh = mesh, .schedule = schedule, .micro_batches = 8});
+                        .sequence = true,
+                        .steps = 2});
+    expect_one_process({.model = mlp(6, 0.3), .mesh = mesh, .schedule = schedule, .steps = 2});
   }
+}
+
+// The vocabulary of 19 words is cut unevenly. Heads of keys and values have copies, and norms see
+// their own tokens, so the ranks sum shards of their gradients.
+TEST(PipelineOfShards, ShardsOverReplicas) {
+  for (const int zero : {1, 2, 3}) {
+    expect_one_process({.model = language("llama", 0, true, 1),
+                        .mesh = "pipeline=2 data=2 tensor=2",
+                        .sequence = true,
+                        .zero = zero,
+                        .steps = 3});
+    expect_one_process({.model = language("gpt", 0.3, false),
+                        .mesh = "pipeline=1 data=3 tensor=2",
+                        .recompute = "full",
+                        .zero = zero,
+                        .steps = 3});
+  }
+}
+
+// Axes of at most four ranks, and six ranks on the tensor axis.
+TEST(PipelineOfShards, EqualsOneProcessOnEveryMeshOfUpToEightRanks) {
+  Case of{.model = language("llama", 0, true, 12), .mesh = "", .steps = 2};
+  of.model.heads = 12;
+  of.model.width = 24;
+  of.model.layers = 3;
+  const auto expected = train_alone(of);
+  int meshes = 0;
+  for (int pipeline = 1; pipeline <= 4; ++pipeline) {
+    for (int data = 1; pipeline * data <= 8 && data <= 4; ++data) {
+      for (const int tensor : {1, 2, 3, 4, 6}) {
+        if (pipeline * data * tensor > (tensor == 6 ? 6 : 8)) continue;
+        of.mesh = fmt::format("pipeline={} data={} tensor={}", pipeline, data, tensor);
+        of.sequence = kLength % tensor == 0 && meshes % 2 == 0;
+        of.zero = meshes % 3 == 0 ? 1 : 0;
+        expect_course(of, expected);
+        ++meshes;
+      }
+    }
+  }
+  EXPECT_EQ(meshes, 27);
 }
 
 TEST(PipelineOfShards, RecomputesBlocks) {
   expect_one_process({.model = language("gpt", 0.3, true),
                       .mesh = "pipeline=2 tensor=2",
-                      .micro_batches = 8,
                       .sequence = true,
                       .recompute = "full"});
 }

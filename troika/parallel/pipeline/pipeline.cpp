@@ -32,7 +32,8 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
       times_(options.trace) {
   if (options.weights != layout::StageWeights::synchronous) refuse_shared_parameters();
   tensors_ = std::make_unique<StageTensors>(*model_, stages_, place_, options, groups);
-  own_ = std::make_unique<OwnStages>(*model_, stages_, place_, options, groups);
+  own_ = std::make_unique<OwnStages>(*model_, stages_, place_, options, groups, tensors_->tensor());
+  if (tensors_->tensor()) tensors_->take_stepped(own_->parameters());
   schedule_ = layout::complete(schedule_, stages_.skips(), shards_parameters());
   reducer_ = make_reducer();
   // Exchanges use groups.data() during backward passes, which not every replica has in each step.

@@ -75,7 +75,6 @@ void require_tensor_axis_fits(const PipelineOptions& options, const layout::Mesh
                             layout::asynchronous_schedule_name(options.weights)),
                 "a schedule with flushes, as 1f1b");
   }
-  if (options.shards_over_replicas) refuse_with("shards (ZeRO)", "whole parameters");
 }
 
 layout::Schedule order_for(const PipelineOptions& options, const layout::Mesh& mesh,

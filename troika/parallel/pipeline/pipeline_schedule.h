@@ -68,8 +68,8 @@ struct PipelineOptions {
 // different orders, since messages have no numbers; for an axis of the mesh beside pipeline, data
 // and tensor; for more replicas of a stage than micro-batches that they share; for weights of a
 // pipeline without flushes with another schedule than 1f1b or exchanges with shards; and for a
-// tensor axis with stages of different numbers of replicas, weights of a pipeline without flushes
-// or exchanges with shards.
+// tensor axis with stages of different numbers of replicas, or weights of a pipeline without
+// flushes.
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks);
 

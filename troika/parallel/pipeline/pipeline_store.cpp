@@ -59,11 +59,7 @@ std::unique_ptr<Pipeline::OverStages> Pipeline::make_reducer() const {
 }
 
 std::vector<optim::Parameter> Pipeline::parameters() const {
-  std::vector<optim::Parameter> result;
-  own_->for_each_part([&](StagePart& part) {
-    for (auto& parameter : part.exchange->parameters()) result.push_back(std::move(parameter));
-  });
-  return result;
+  return tensors_->tensor() ? tensors_->stepped() : own_->parameters();
 }
 
 std::vector<at::Tensor> Pipeline::gradients() const {
@@ -144,6 +140,7 @@ void Pipeline::step_by(const std::function<void()>& update) {
     step = [exchange = part.exchange.get(), inner = std::move(step)] { exchange->step_by(inner); };
   });
   step();
+  tensors_->drop_gradients();
 }
 
 void Pipeline::spread_parameters() {

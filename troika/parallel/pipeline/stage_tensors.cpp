@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/compat/torch.h"
@@ -47,13 +48,31 @@ StageTensors::StageTensors(nn::Model& model, const StagesOfModel& stages,
   if (axis_.size() > 1) {
     tensor_ = std::make_unique<TensorParallel>(
         model, axis_, options.split_table,
-        TensorOptions{.sequence = options.sequence_parallel, .held = held});
+        TensorOptions{
+            .sequence = options.sequence_parallel, .held = held, .values = options.values});
   }
-  left_out_ = std::make_unique<LeftOut>(model, held, options.values);
+  left_out_ = std::make_unique<LeftOut>(model, held, tensor_ ? nullptr : options.values);
+}
+
+void StageTensors::take_stepped(std::vector<optim::Parameter> parameters) {
+  trained_ = std::move(parameters);
+  stepped_ = trained_;
+  // Shards of ZeRO are tensors of their own.
+  for (auto& parameter : stepped_) {
+    if (!parameter.box) parameter.tensor = parameter.tensor.detach();
+  }
 }
 
 void StageTensors::finish_backward() {
-  if (tensor_) tensor_->finish_backward();
+  if (!tensor_) return;
+  tensor_->finish_backward(trained_);
+  for (size_t i = 0; i < stepped_.size(); ++i) {
+    stepped_[i].tensor.mutable_grad() = trained_[i].tensor.grad();
+  }
+}
+
+void StageTensors::drop_gradients() {
+  for (auto& parameter : stepped_) parameter.tensor.mutable_grad().reset();
 }
 
 void StageTensors::make_whole() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/nn/model.h"
@@ -24,9 +25,16 @@ class StageTensors {
 
   // Returns the layers' cut over the tensor axis; null: the mesh has none.
   const TensorParallel* tensor() const { return tensor_.get(); }
-  // Completes and aligns gradients over the tensor axis, if any. Called once a step, after averages
-  // over replicas and sums over stages.
+  // Takes the tensors that the exchanges of this rank's stages step, once, if there is a tensor
+  // axis.
+  void take_stepped(std::vector<optim::Parameter> parameters);
+  // Returns them as tensors that keep their shapes after make_whole(). They have gradients between
+  // finish_backward() and drop_gradients().
+  const std::vector<optim::Parameter>& stepped() const { return stepped_; }
+  // Calls TensorParallel::finish_backward() if there is a tensor axis. Called once a step, after
+  // averages over replicas and sums over stages.
   void finish_backward();
+  void drop_gradients();
   // Returns the ranks of this rank's tensor axis; only this rank if there is none.
   const comm::Group& axis() const { return axis_; }
 
@@ -45,6 +53,7 @@ class StageTensors {
   comm::Group layer_;
   std::unique_ptr<TensorParallel> tensor_;
   std::unique_ptr<LeftOut> left_out_;
+  std::vector<optim::Parameter> trained_, stepped_;
 };
 
 }  // namespace troika::parallel

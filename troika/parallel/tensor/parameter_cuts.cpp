@@ -178,6 +178,27 @@ std::vector<layout::Box> ParameterCut::boxes() const {
   return boxes;
 }
 
+std::vector<FlatPart> ParameterCut::flat_parts(const layout::Range& flat) const {
+  int64_t inner = 1;  // elements for each index along dim
+  for (size_t d = static_cast<size_t>(dim) + 1; d < shape.size(); ++d) inner *= shape[d];
+  const int64_t row = size() * inner;
+  std::vector<FlatPart> parts;
+  int64_t begin = 0;  // of the part in a row of the shard
+  for (auto& box : boxes()) {
+    const int64_t width = box.size.empty() ? 1 : box.size[static_cast<size_t>(dim)] * inner;
+    // The number of elements of the part that come before an element of the shard.
+    const auto before = [&](int64_t element) {
+      return element / row * width + std::clamp<int64_t>(element % row - begin, 0, width);
+    };
+    box.flat = layout::Range{before(flat.begin), before(flat.end)};
+    const auto numbers = at::arange(box.flat->begin, box.flat->end, at::kLong);
+    const auto rows = numbers.div(width, "floor");
+    parts.push_back({std::move(box), rows * (row - width) + numbers + (begin - flat.begin)});
+    begin += width;
+  }
+  return parts;
+}
+
 std::vector<at::Tensor> ParameterCut::parts_of(const at::Tensor& whole) const {
   std::vector<at::Tensor> parts;
   for (const auto& [begin, end] : ranges) parts.push_back(whole.slice(dim, begin, end));

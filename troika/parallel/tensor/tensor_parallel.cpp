@@ -132,24 +132,69 @@ TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitT
   auto cuts = parameter_cuts(model, modules, group_.rank(), group_.size());
   const at::NoGradGuard no_grad;
   const auto own = nn::named_parameters(model);
+  auto shards = options_.values ? make_shards(cuts) : std::map<std::string, at::Tensor>();
   for (size_t i = 0; i < cuts.size(); ++i) {
-    at::Tensor parameter = own[i].second;
-    const auto& cut = cuts[i];
-    const bool is_held = !options_.held || options_.held->contains(cut.name);
-    if (is_held) group_.broadcast(parameter, 0, {.label = "tensor axis: parameters"});
-    if (!cut.is_whole()) {
-      parameter.set_data(is_held ? cut.shard_of(parameter)
-                                 : parameter.detach().slice(cut.dim, 0, cut.size()));
-    }
-    indices_.emplace(cut.name, i);
+    const at::Tensor parameter = own[i].second;
+    cut_parameter(parameter, cuts[i], shards[cuts[i].name]);
+    indices_.emplace(cuts[i].name, i);
     parameters_.emplace_back(std::move(cuts[i]), parameter);
   }
+  options_.values = nullptr;
   for (const auto& [cut, parameter] : parameters_) {
     if (cut.copies == 1 || cut.copies == group_.size() || copies_.contains(cut.copies)) continue;
     copies_.emplace(cut.copies, *group_.split(group_.rank() / cut.copies));
   }
   add_hooks(modules);
   add_wrapper(modules);
+}
+
+bool TensorParallel::is_held(const std::string& name) const {
+  return !options_.held || options_.held->contains(name);
+}
+
+void TensorParallel::cut_parameter(at::Tensor parameter, const ParameterCut& cut,
+                                   const at::Tensor& shard) {
+  if (shard.defined()) {
+    parameter.set_data(shard);
+    return;
+  }
+  const bool has_values = is_held(cut.name);
+  if (has_values) group_.broadcast(parameter, 0, {.label = "tensor axis: parameters"});
+  if (cut.is_whole()) return;
+  if (has_values) {
+    parameter.set_data(cut.shard_of(parameter));
+    return;
+  }
+  auto sizes = cut.shape;
+  sizes[static_cast<size_t>(cut.dim)] = cut.size();
+  parameter.set_data(at::empty({}, parameter.options().requires_grad(false)).expand(sizes));
+}
+
+std::map<std::string, at::Tensor> TensorParallel::make_shards(
+    const std::vector<ParameterCut>& cuts) const {
+  using Key = compat::DeferredInit::Key;
+  std::set<Key> kept;
+  for (const auto& [name, tensor] : nn::named_state(model_)) {
+    if (is_held(name)) kept.insert(compat::DeferredInit::key(tensor));
+  }
+  const auto own = nn::named_parameters(model_);
+  std::map<Key, size_t> cut_ones;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    const auto& parameter = own[i].second;
+    if (cuts[i].is_whole() || !is_held(cuts[i].name) || !options_.values->has(parameter)) continue;
+    cut_ones.emplace(compat::DeferredInit::key(parameter), i);
+  }
+  std::map<std::string, at::Tensor> shards;
+  options_.values->materialize([&](Key key, const at::Tensor& made) {
+    const auto found = cut_ones.find(key);
+    if (found == cut_ones.end()) return !kept.contains(key);
+    const auto& parameter = own[found->second].second;
+    const auto whole = made.as_strided(parameter.sizes(), parameter.strides(), 0);
+    const auto& cut = cuts[found->second];
+    shards[cut.name] = cut.shard_of(whole).to(parameter.device());
+    return true;
+  });
+  return shards;
 }
 
 TensorParallel::~TensorParallel() {
@@ -243,18 +288,28 @@ const comm::Group& TensorParallel::group_of_copies(int copies) const {
 // Replicas sum a bucket in pieces, each in an order of its own. If shards differ in size, the same
 // parameter lies in another piece on another rank of the axis. GPUs add in no fixed order.
 bool TensorParallel::rounds_apart() const {
-  const bool is_uneven = std::ranges::any_of(parameters_, [this](const auto& one) {
-    const auto& cut = one.first;
-    return cut.split == Split::vocabulary && cut.shape[0] % group_.size() != 0;
-  });
+  const bool is_uneven = std::ranges::any_of(
+      parameters_, [this](const auto& one) { return has_uneven_shards(one.first.name); });
   return is_uneven || (!parameters_.empty() && !parameters_.front().second.is_cpu());
 }
 
+bool TensorParallel::has_uneven_shards(const std::string& name) const {
+  const auto& cut = find_cut(name);
+  return cut.split == Split::vocabulary && cut.shape[0] % group_.size() != 0;
+}
+
 void TensorParallel::finish_backward() {
+  std::vector<optim::Parameter> all;
+  for (const auto& [cut, parameter] : parameters_) all.push_back({cut.name, parameter});
+  finish_backward(all);
+}
+
+void TensorParallel::finish_backward(const std::vector<optim::Parameter>& parameters) {
   const at::NoGradGuard no_grad;
   std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>> summands;
-  for (const auto& [cut, parameter] : parameters_) {
-    const auto& gradient = parameter.grad();
+  for (const auto& parameter : parameters) {
+    const auto& cut = find_cut(parameter.name);
+    const auto& gradient = parameter.tensor.grad();
     if (!gradient.defined() || cut.copies == 1) continue;
     const bool is_shared_unit = cut.split == Split::column;
     const bool is_bias_of_row = cut.split == Split::row;
@@ -267,9 +322,10 @@ void TensorParallel::finish_backward() {
   }
   if (!rounds_apart()) return;
   std::vector<at::Tensor> of_all;
-  for (const auto& [cut, parameter] : parameters_) {
-    const bool all_hold_it = cut.copies == group_.size();
-    if (all_hold_it && parameter.grad().defined()) of_all.push_back(parameter.grad());
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.tensor.grad();
+    const bool all_hold_it = find_cut(parameter.name).copies == group_.size();
+    if (all_hold_it && gradient.defined()) of_all.push_back(gradient);
   }
   broadcast_packed(group_, of_all, 0, "tensor axis: gradients of whole parameters");
 }
