@@ -16,6 +16,8 @@ struct Sizes {
 
 class ThreeAxesRun : public CheckpointedRuns {
  protected:
+  ThreeAxesRun() { options_.trainer.max_epochs = 1; }
+
   static TrainOptions on(TrainOptions options, const Sizes& sizes) {
     options.trainer.strategy = "3d";
     options.mesh.pipeline = sizes.pipeline;
@@ -96,7 +98,6 @@ TEST_F(ThreeAxesRun, UnderAutocastIsCloseToOneProcess) {
 TEST_F(ThreeAxesRun, NormsAreThoseOfWholeParameters) {
   options_.optimizer.name = "lamb";
   options_.statistics.every_n_steps = 1;
-  options_.trainer.max_epochs = 1;
   auto options = on(options_, {2, 1, 2});
   options.pipeline.micro_batches = 2;
   const auto alone = fit(accumulating(2), 1, "gpt"), found = fit(options, 4, "gpt");
@@ -117,7 +118,6 @@ TEST_F(ThreeAxesRun, NormsAreThoseOfWholeParameters) {
 TEST_F(ThreeAxesRun, GoesOnAsIfItHadNotStopped) {
   auto options = on(options_, {2, 2, 2});
   options.pipeline.micro_batches = 2;
-  options.trainer.max_epochs = 1;
   const auto whole = fit(options, 8, "gpt-dropout");
   options.run.folder = (folder_ / "cut").string();
   options.trainer.max_steps = 3;
@@ -135,6 +135,7 @@ TEST_F(ThreeAxesRun, GoesOnAsIfItHadNotStopped) {
 
 // Any mesh can resume from the checkpoint of any other, which holds whole tensors without padding.
 TEST_F(ThreeAxesRun, CheckpointsBelongToTheModel) {
+  options_.trainer.max_epochs = 2;
   auto options = on(options_, {2, 2, 2});
   options.run.folder = (folder_ / "first").string();
   options.trainer.max_steps = 2;
