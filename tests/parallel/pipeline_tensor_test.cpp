@@ -259,7 +259,7 @@ TEST(PipelineOfShards, ShardsOverReplicas) {
 
 // Axes of at most four ranks, and six ranks on the tensor axis.
 TEST(PipelineOfShards, EqualsOneProcessOnEveryMeshOfUpToEightRanks) {
-  Case of{.model = language("llama", 0, true, 12), .mesh = "", .steps = 2};
+  Case of{.model = language("llama", 0, true, 12), .mesh = "", .steps = 1};
   of.model.heads = 12;
   of.model.width = 24;
   of.model.layers = 3;

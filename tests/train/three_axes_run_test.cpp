@@ -83,15 +83,13 @@ TEST_F(ThreeAxesRun, UnderAutocastIsCloseToOneProcess) {
   options_.optimizer.lr = 0.002;
   options_.trainer.recompute = "full";
   const auto alone = fit(accumulating(2), 1, "llama");
-  for (const int stage : {0, 1}) {
-    auto options = on(options_, {2, 2, 2});
-    options.pipeline.micro_batches = 2;
-    options.zero.stage = stage;
-    const auto found = fit(options, 8, "llama");
-    EXPECT_EQ(found.summary.steps, alone.summary.steps);
-    EXPECT_NEAR(found.summary.train_loss, alone.summary.train_loss, 0.01);
-    EXPECT_NEAR(found.summary.validation_loss, alone.summary.validation_loss, 0.01);
-  }
+  auto options = on(options_, {2, 2, 2});
+  options.pipeline.micro_batches = 2;
+  options.zero.stage = 1;
+  const auto found = fit(options, 8, "llama");
+  EXPECT_EQ(found.summary.steps, alone.summary.steps);
+  EXPECT_NEAR(found.summary.train_loss, alone.summary.train_loss, 0.01);
+  EXPECT_NEAR(found.summary.validation_loss, alone.summary.validation_loss, 0.01);
 }
 
 // LAMB's rates depend on norms of whole parameters.
@@ -159,11 +157,9 @@ TEST_F(ThreeAxesRun, CheckpointsBelongToTheModel) {
   };
   for (const auto& [next, ranks] :
        {std::pair(with("ddp"), 1), std::pair(on(options_, {2, 2, 2}), 8),
-        std::pair(with("tp", 4), 4), std::pair(on(options_, {4, 1, 2}), 8),
-        std::pair(with("1f1b"), 2), std::pair(on(options_, {1, 2, 2}), 4),
-        std::pair(with("zero2"), 2), std::pair(sharded({2, 2, 2}), 8),
-        std::pair(sharded({1, 4, 2}), 8), std::pair(on(options_, {2, 1, 4}), 8),
-        std::pair(on(options_, {2, 2, 2}), 8)}) {
+        std::pair(with("tp", 4), 4), std::pair(with("1f1b"), 2), std::pair(sharded({2, 2, 2}), 8),
+        std::pair(with("zero2"), 2), std::pair(sharded({1, 4, 2}), 8),
+        std::pair(on(options_, {2, 1, 4}), 8)}) {
     latest = pass_on(latest, next, ranks, "llama");
   }
 }
