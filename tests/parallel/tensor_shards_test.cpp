@@ -61,6 +61,36 @@ TEST(TensorParallel, HoldsOnlyItsShards) {
   });
 }
 
+// A shard of three parts, such as queries, keys and values, along each dimension.
+TEST(ParameterCut, FlatPartsHoldTheElementsOfARange) {
+  const layout::Dims shape{6, 12, 2};
+  const auto whole = at::arange(6 * 12 * 2, at::kLong).view(shape);
+  for (const auto& [dim, size] : {std::pair(0, 1), std::pair(1, 2)}) {
+    const ParameterCut cut{.name = "weight",
+                           .shape = shape,
+                           .dim = dim,
+                           .ranges = {{0, size}, {2, 2 + size}, {4, 4 + size}}};
+    const auto shard = cut.shard_of(whole).flatten();
+    for (int64_t begin = 0; begin <= shard.numel(); begin += 5) {
+      for (int64_t end = begin; end <= shard.numel(); end += 7) {
+        const auto range = shard.slice(0, begin, end);
+        int64_t count = 0;
+        for (const auto& [box, positions] : cut.flat_parts({begin, end})) {
+          box.verify();
+          auto part = whole;
+          for (size_t d = 0; d < shape.size(); ++d) {
+            part = part.narrow(static_cast<int64_t>(d), box.offset[d], box.size[d]);
+          }
+          const auto expected = part.flatten().slice(0, box.flat->begin, box.flat->end);
+          EXPECT_TRUE(range.index_select(0, positions).equal(expected)) << box.text();
+          count += box.count();
+        }
+        EXPECT_EQ(count, end - begin) << begin << " to " << end << ", dimension " << dim;
+      }
+    }
+  }
+}
+
 // Kv heads that two ranks share count once, and so do parameters that all ranks have.
 TEST(TensorExchange, CountsEachElementOnceInSumsOverTheAxis) {
   const auto options = language("llama", 0, false, 2);

@@ -85,6 +85,7 @@ class MadeForARun : public testing::TestWithParam<const char*> {
     options.trainer.enable_progress_bar = false;
     options.trainer.accelerator = accelerator;
     options.trainer.strategy = GetParam();
+    if (options.trainer.strategy == "3d") options.mesh.tensor = 2;
     options.trainer.max_steps = 3;
     options.trainer.limit_val_batches = "1";
     options.data.global_batch_size = 4;
@@ -123,7 +124,7 @@ TEST_P(MadeForARun, TrainsLikeTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, MadeForARun,
-                         testing::Values("zero3", "1f1b", "zb-h1", "pipedream", "tp"),
+                         testing::Values("zero3", "1f1b", "zb-h1", "pipedream", "tp", "3d"),
                          [](const auto& one) {
                            std::string name = one.param;
                            std::erase(name, '-');

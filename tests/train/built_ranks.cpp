@@ -3,6 +3,9 @@
 //   values: zero3 on such a model has, to the bit, the values of one that was made whole on rank 0.
 //   stages: a rank of a pipeline makes its own stages only, with the values, to the bit, of a model
 //     that was made whole on rank 0, in the memory of its stages and one block.
+//   shards: a rank of a tensor axis, alone or in a pipeline, makes only its own shards, with the
+//     values, to the bit, of a model that was made whole on rank 0, in the memory of these and one
+//     block.
 //   large save FOLDER | load FOLDER: a GPT of 300 M parameters. `save` trains two steps, writes a
 //     checkpoint, and checks that the start takes at most 1.1 times the memory of a step; `load`
 //     reads it on this number of ranks, and checks that all bits are those that were saved.
@@ -25,7 +28,9 @@
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/parallel/pipeline/left_out.h"
+#include "troika/parallel/tensor/parameter_cuts.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/options/checkpoint_options.h"
 #include "troika/train/options/resolve_plan.h"
@@ -168,6 +173,51 @@ void expect_stages(const comm::Group& group) {
   }
 }
 
+// A tensor axis of all ranks, and one of two ranks in a pipeline. Each rank has its own seed; rank
+// 0's counts.
+void expect_shards(const comm::Group& group) {
+  for (const std::string strategy : {"tp", "3d"}) {
+    auto options = options_for(false);
+    options.model.width = 256;
+    options.optimizer.name = "sgd";  // has no states
+    options.optimizer.momentum = 0;
+    options.trainer.strategy = strategy;
+    options.mesh.tensor = strategy == "tp" ? group.size() : 2;
+    options.mesh.data = 1;
+    torch::manual_seed(static_cast<uint64_t>(1 + group.rank()));
+    const int64_t before = memory::live();
+    memory::restart_peak();
+    Built built(options, group, false);
+    const int64_t peak = memory::peak() - before, live = memory::live() - before;
+    torch::manual_seed(1);
+    const auto whole = make_task(options);
+    const auto expected = nn::named_state(whole->module());
+    const auto found = nn::named_state(built.task->module());
+    int64_t own = 0, all = 0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      const auto& [name, tensor] = found[i];
+      const auto& values = expected[i].second;
+      all += static_cast<int64_t>(values.nbytes());
+      if (parallel::is_left_out(tensor)) continue;
+      own += static_cast<int64_t>(tensor.nbytes());
+      const auto* cut = built.engine->store().cut_of(name);
+      EXPECT_TRUE(tensor.equal(cut ? cut->shard_of(values) : values)) << name << ", " << strategy;
+    }
+    const int64_t block = largest_block(*whole);
+    std::printf(
+        "rank %d of %d, %s: %s of %s; tensors take at most %s while they are made (a block %s), %s "
+        "then\n",
+        group.rank(), group.size(), strategy.c_str(), human_bytes(static_cast<double>(own)).c_str(),
+        human_bytes(static_cast<double>(all)).c_str(),
+        human_bytes(static_cast<double>(peak)).c_str(),
+        human_bytes(static_cast<double>(block)).c_str(),
+        human_bytes(static_cast<double>(live)).c_str());
+    EXPECT_LT(own, all * 6 / 10);
+    EXPECT_LE(peak, own + block);
+    EXPECT_LE(live, own + all / 50);
+  }
+}
+
 int64_t resident_peak() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -258,22 +308,25 @@ void load(const TrainOptions& options, const comm::Group& group, const std::stri
 int main(int argc, char** argv) {
   using namespace troika;
   compat::count_tensor_memory();
-  return train::main_of_ranks(argc, argv,
-                              "built_ranks RANKS values|stages|(large|small) (save|load) FOLDER",
-                              [](const comm::Group& group, const std::vector<std::string>& more) {
-                                if (more == std::vector<std::string>{"values"}) {
-                                  train::expect_values(group);
-                                  return true;
-                                }
-                                if (more == std::vector<std::string>{"stages"}) {
-                                  train::expect_stages(group);
-                                  return true;
-                                }
-                                if (more.size() != 3 || (more[0] != "large" && more[0] != "small"))
-                                  return false;
-                                const auto options = train::options_for(more[0] == "large");
-                                if (more[1] == "save") train::save(options, group, more[2]);
-                                if (more[1] == "load") train::load(options, group, more[2]);
-                                return more[1] == "save" || more[1] == "load";
-                              });
+  return train::main_of_ranks(
+      argc, argv, "built_ranks RANKS values|stages|shards|(large|small) (save|load) FOLDER",
+      [](const comm::Group& group, const std::vector<std::string>& more) {
+        if (more == std::vector<std::string>{"values"}) {
+          train::expect_values(group);
+          return true;
+        }
+        if (more == std::vector<std::string>{"stages"}) {
+          train::expect_stages(group);
+          return true;
+        }
+        if (more == std::vector<std::string>{"shards"}) {
+          train::expect_shards(group);
+          return true;
+        }
+        if (more.size() != 3 || (more[0] != "large" && more[0] != "small")) return false;
+        const auto options = train::options_for(more[0] == "large");
+        if (more[1] == "save") train::save(options, group, more[2]);
+        if (more[1] == "load") train::load(options, group, more[2]);
+        return more[1] == "save" || more[1] == "load";
+      });
 }

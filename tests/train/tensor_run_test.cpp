@@ -192,13 +192,6 @@ TEST_F(TensorRun, RefusesWhatDoesNotCombine) {
   refused([](auto& of) { of.trainer.recompute = "budget:1MiB"; },
           combine("recomputation by measured times"));
   refused([](auto& of) { of.trainer.strategy = "ddp"; }, "it takes no mesh.tensor; got 2");
-  refused(
-      [](auto& of) {
-        of.trainer.strategy = "1f1b";
-        of.mesh.tensor = -1;
-        of.mesh.axes = "pipeline=1 tensor=2";
-      },
-      combine("a pipeline"));
 }
 
 }  // namespace

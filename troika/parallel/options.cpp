@@ -118,24 +118,25 @@ void add_options(config::Table& table, ServerSection& options) {
 
 void add_options(config::Table& table, MeshOptions& options) {
   table.add("mesh.axes", &options.axes,
-            "pipelines and tp: both axes, outermost first, in place of their sizes; a pipeline may "
-            "have one number of replicas for each of its ranks, as in pipeline=3 data=2-1-1");
+            "pipelines, tp and 3d: all axes, outermost first, in place of their sizes; a pipeline "
+            "may have one number of replicas for each of its ranks, as in pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
-            "pipelines: number of ranks that the model's stages are spread over; -1: the ranks "
-            "that mesh.data leaves",
+            "pipelines and 3d: number of ranks that the model's stages are spread over; -1: the "
+            "ranks that mesh.data leaves; 3d: see docs/tensor-parallelism.md",
             axis_size());
   table.add(
       "mesh.data", &options.data,
-      "pipelines and tp: number of replicas of the model; -1: the ranks that mesh.pipeline or "
-      "mesh.tensor leaves, or 1",
+      "pipelines, tp and 3d: number of replicas of the model; -1: the ranks that mesh.pipeline and "
+      "mesh.tensor leave, or 1",
       axis_size());
   table.add(
       "mesh.tensor", &options.tensor,
-      "tp: number of ranks that compute each layer together (docs/tensor-parallelism.md); -1: "
-      "the ranks that mesh.data leaves",
+      "tp and 3d: number of ranks that compute each layer together (docs/tensor-parallelism.md); "
+      "-1: the ranks that mesh.data leaves",
       axis_size());
   table.add("mesh.sequence_parallel", &options.sequence_parallel,
-            "tp: between layers, each rank computes its share of the tokens, in norms and dropout");
+            "tp and 3d: between layers, each rank computes its share of the tokens, in norms and "
+            "dropout");
 }
 
 void add_options(config::Table& table, PipelineSection& options) {
@@ -146,7 +147,7 @@ void add_options(config::Table& table, PipelineSection& options) {
             "pipedream_2bw one for each rank",
             config::between(int64_t{0}, int64_t{1000000}));
   table.add("pipeline.schedule", &options.schedule,
-            "strategy pipeline: order of forward and backward passes; docs/schedules.md",
+            "strategies pipeline and 3d: order of forward and backward passes; docs/schedules.md",
             one_of(schedules()));
   table.add("pipeline.chunks", &options.chunks,
             "interleaved and bfs: number of stages on each rank; 0: 2",

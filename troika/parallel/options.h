@@ -42,7 +42,7 @@ struct MeshOptions {
   int64_t pipeline = -1;
   int64_t data = -1;
   int64_t tensor = -1;
-  bool sequence_parallel = false;  // of strategy tp: see TensorOptions::sequence
+  bool sequence_parallel = false;  // of tp and 3d: see TensorOptions::sequence
 };
 
 // Section [pipeline].

@@ -56,7 +56,10 @@ LeftOut::LeftOut(torch::nn::Module& module, const std::set<std::string>& held,
   }
   for (const auto& [name, tensor] : state) {
     if (held.contains(name) || tensor.numel() == 0) continue;
-    tensors_.push_back({tensor, tensor.strides().vec()});
+    // The shard of a parameter may have no memory yet.
+    const auto like =
+        tensor.is_non_overlapping_and_dense() ? tensor : at::empty(tensor.sizes(), at::kMeta);
+    tensors_.push_back({tensor, like.strides().vec()});
     tensor.set_data(placeholder(tensor));
   }
 }

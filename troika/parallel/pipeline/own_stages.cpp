@@ -36,18 +36,27 @@ void require_unsharded_ties(const nn::Model& model, const StagesOfModel& stages,
                .hint = "or a cut that keeps the parameter on one rank"});
 }
 
+// Removes the parameters whose shards differ in size on the ranks of the tensor axis.
+std::set<std::string> take_uneven(std::set<std::string>& names, const TensorParallel& tensor) {
+  std::set<std::string> uneven;
+  for (const auto& [cut, parameter] : tensor.parameters()) {
+    if (tensor.has_uneven_shards(cut.name) && names.erase(cut.name) > 0) uneven.insert(cut.name);
+  }
+  return uneven;
+}
+
 }  // namespace
 
 OwnStages::OwnStages(const nn::Model& model, const StagesOfModel& stages,
                      const PipelinePlace& place, const PipelineOptions& options,
-                     const comm::MeshGroups& groups)
+                     const comm::MeshGroups& groups, const TensorParallel* tensor)
     : model_(model), of_model_(stages), place_(place) {
   require_unsharded_ties(model, stages, place, options);
   tied_ = std::make_unique<TiedParameters>(model, stages, place, groups.world());
   std::set<std::string> seen;  // in an earlier stage of this rank
   for (const int stage : place.own_stages()) {
     stages_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {model, stages[stage]}}));
-    add_parts(*stages_.back(), model, options, groups.data(), seen);
+    add_parts(*stages_.back(), options, groups.data(), tensor, seen);
   }
   // All ranks go through the sets in the same order, because they make groups.
   for (size_t i = 0; i < tied_->shared().size(); ++i) {
@@ -58,10 +67,10 @@ OwnStages::OwnStages(const nn::Model& model, const StagesOfModel& stages,
   }
 }
 
-void OwnStages::add_parts(OwnStage& stage, const nn::Model& model, const PipelineOptions& options,
-                          const comm::Group& data, std::set<std::string>& seen) {
+void OwnStages::add_parts(OwnStage& stage, const PipelineOptions& options, const comm::Group& data,
+                          const TensorParallel* tensor, std::set<std::string>& seen) {
   const auto& of_model = of_model_[stage.index];
-  auto names = tensors_of_blocks(model, of_model.begin, of_model.end);
+  auto names = tensors_of_blocks(model_, of_model.begin, of_model.end);
   for (const auto& name : seen) stage.borrows_here |= names.erase(name) > 0;
   seen.insert(names.begin(), names.end());
   std::vector<size_t> sets;  // of tied parameters, first used by this stage
@@ -76,14 +85,17 @@ void OwnStages::add_parts(OwnStage& stage, const nn::Model& model, const Pipelin
     // replica without micro-batches in a step reduces a stage's first part first, the others the
     // part whose gradients are complete first.
     const auto group = *data.split(0);
-    StagePart part{std::move(name), module_of(model, tensors), {}};
+    StagePart part{std::move(name), module_of(model_, tensors), {}};
     part.exchange = options.make_exchange ? options.make_exchange(*part.module, group)
                                           : std::make_unique<DataParallel>(*part.module, group);
     TROIKA_CHECK(options.shards_over_replicas || !part.exchange->has_shards(),
                  "PipelineOptions::shards_over_replicas is set");
     stage.parts.push_back(std::move(part));
   };
+  std::set<std::string> uneven;
+  if (tensor && options.shards_over_replicas) uneven = take_uneven(names, *tensor);
   add(fmt::format("stage.{}-{}", of_model.begin, of_model.end), names);
+  if (!uneven.empty()) add(fmt::format("uneven.{}-{}", of_model.begin, of_model.end), uneven);
   for (const size_t i : sets) add(name_of_tied(tied_->shared()[i]), tied_->shared()[i].names);
 }
 
@@ -98,6 +110,14 @@ void OwnStages::for_each_part(const std::function<void(StagePart&)>& visit) cons
   for (const auto& stage : stages_) {
     for (auto& part : stage->parts) visit(part);
   }
+}
+
+std::vector<optim::Parameter> OwnStages::parameters() const {
+  std::vector<optim::Parameter> result;
+  for_each_part([&](StagePart& part) {
+    for (auto& parameter : part.exchange->parameters()) result.push_back(std::move(parameter));
+  });
+  return result;
 }
 
 size_t OwnStages::active() const {

@@ -20,13 +20,16 @@
 #include "troika/parallel/pipeline/stage_passes.h"
 #include "troika/parallel/pipeline/stages.h"
 #include "troika/parallel/pipeline/tied_parameters.h"
+#include "troika/parallel/tensor/tensor_parallel.h"
 
 namespace troika::parallel {
 
 // A part of a stage's parameters and buffers, and the exchange of its gradients.
 struct StagePart {
   // "stage.BEGIN-END", by the stage's blocks, or "tied.NAME", by the first of the parameters that
-  // stages on several ranks use.
+  // stages on several ranks use. A stage whose replicas shard it has a part "uneven.BEGIN-END" if
+  // the ranks of a tensor axis hold shards of different sizes of some of its parameters. So its
+  // other part has the same layout on all of them.
   std::string name;
   std::shared_ptr<torch::nn::Module> module;
   std::unique_ptr<Exchange> exchange;
@@ -48,10 +51,11 @@ struct OwnStage {
 // the same calls; calls that exchange gradients or parameters block.
 class OwnStages {
  public:
-  // The references must outlive this object. Throws Error(usage) if ranks share a parameter whose
-  // replicas are sharded and not equally many.
+  // The references must outlive this object. `tensor` cuts the layers; null: they are whole. Throws
+  // Error(usage) if ranks share a parameter whose replicas are sharded and not equally many.
   OwnStages(const nn::Model& model, const StagesOfModel& stages, const PipelinePlace& place,
-            const PipelineOptions& options, const comm::MeshGroups& groups);
+            const PipelineOptions& options, const comm::MeshGroups& groups,
+            const TensorParallel* tensor);
 
   OwnStage& operator[](int stage);
   const std::vector<std::unique_ptr<OwnStage>>& all() const { return stages_; }
@@ -59,6 +63,8 @@ class OwnStages {
   // The exchange of one of the stages, for what is the same for all of them.
   const Exchange& any_exchange() const { return *stages_.front()->parts.front().exchange; }
   void for_each_part(const std::function<void(StagePart&)>& visit) const;
+  // The tensors that the exchanges step.
+  std::vector<optim::Parameter> parameters() const;
   // The number of micro-batches between forward and backward passes, over all stages.
   size_t active() const;
 
@@ -78,8 +84,8 @@ class OwnStages {
   void finish(int stage);
 
  private:
-  void add_parts(OwnStage& stage, const nn::Model& model, const PipelineOptions& options,
-                 const comm::Group& data, std::set<std::string>& seen);
+  void add_parts(OwnStage& stage, const PipelineOptions& options, const comm::Group& data,
+                 const TensorParallel* tensor, std::set<std::string>& seen);
   void plan_backward(const std::vector<layout::Action>& actions);
   // The number of replicas that share the micro-batches; 1 if each has its own ones.
   int own_replicas() const;

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
-#include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -15,55 +12,14 @@
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/nn/state.h"
-#include "troika/parallel/norm.h"
 #include "troika/parallel/pipeline/own_stages.h"
 #include "troika/parallel/pipeline/pipeline_run.h"
 #include "troika/parallel/pipeline/split_batch.h"
-#include "troika/parallel/pipeline/stage_module.h"
-#include "troika/parallel/replicas.h"
 
 namespace troika::parallel {
 
 using layout::Action;
 using layout::ActionKind;
-
-// Replicas hold the same numbers, so only the first of them counts.
-class Pipeline::OverStages : public GroupReducer {
- public:
-  explicit OverStages(const Pipeline& pipeline) : pipeline_(pipeline) {
-    for (const auto& entry : pipeline.model_->named_parameters()) {
-      indices_.emplace(entry.key(), static_cast<int64_t>(indices_.size()));
-    }
-  }
-
-  double squares_of_gradients() const {
-    const auto squares = at::zeros({static_cast<int64_t>(indices_.size())}, at::kDouble);
-    auto* of_parameters = squares.data_ptr<double>();
-    for (const auto& parameter : pipeline_.parameters()) {
-      const auto& gradient = parameter.tensor.grad();
-      if (!gradient.defined() || !pipeline_.counts(parameter.name)) continue;
-      of_parameters[indices_.at(parameter.name)] += sum_of_squares({gradient});
-    }
-    sum(squares, "norm of gradients");
-    return std::accumulate(of_parameters, of_parameters + indices_.size(), 0.0);
-  }
-
-  void sum(const at::Tensor& numbers, std::string_view label) const override {
-    inner().sum(numbers, label);
-    if (pipeline_.place_.replica() > 0) numbers.zero_();
-    pipeline_.world_.all_reduce(numbers, comm::ReduceOp::sum, {.label = label}).wait();
-  }
-  void max(const at::Tensor& numbers, std::string_view label) const override {
-    inner().max(numbers, label);
-    pipeline_.world_.all_reduce(numbers, comm::ReduceOp::max, {.label = label}).wait();
-  }
-
- private:
-  const GroupReducer& inner() const { return pipeline_.own_->any_exchange().reducer(); }
-
-  const Pipeline& pipeline_;
-  std::map<std::string, int64_t> indices_;  // of the model's parameters
-};
 
 Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& groups,
                    const PipelineOptions& options)
@@ -75,15 +31,11 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
       place_(groups.mesh(), world_.rank(), schedule_),
       times_(options.trace) {
   if (options.weights != layout::StageWeights::synchronous) refuse_shared_parameters();
-  std::set<std::string> held;
-  for (const int stage : place_.own_stages()) {
-    held.merge(tensors_of_blocks(*model_, stages_[stage].begin, stages_[stage].end));
-  }
-  if (options.values) draw_alike(*options.values);
-  left_out_ = std::make_unique<LeftOut>(*model_, held, options.values);
-  own_ = std::make_unique<OwnStages>(*model_, stages_, place_, options, groups);
+  tensors_ = std::make_unique<StageTensors>(*model_, stages_, place_, options, groups);
+  own_ = std::make_unique<OwnStages>(*model_, stages_, place_, options, groups, tensors_->tensor());
+  if (tensors_->tensor()) tensors_->take_stepped(own_->parameters());
   schedule_ = layout::complete(schedule_, stages_.skips(), shards_parameters());
-  reducer_ = std::make_unique<OverStages>(*this);
+  reducer_ = make_reducer();
   // Exchanges use groups.data() during backward passes, which not every replica has in each step.
   // Without flushes, replicas run different numbers of passes in between.
   const bool is_synchronous = options.weights == layout::StageWeights::synchronous;
@@ -95,17 +47,8 @@ Pipeline::Pipeline(std::shared_ptr<nn::Model> model, const comm::MeshGroups& gro
   if (!is_synchronous) make_asynchronous();
 }
 
-Pipeline::~Pipeline() = default;
-
 layout::Schedule Pipeline::forward_schedule() const {
   return layout::evaluation_schedule(schedule_, options_.micro_batches, stages_.skips());
-}
-
-// All ranks make the values of one process, rank 0's.
-void Pipeline::draw_alike(compat::DeferredInit& values) const {
-  const auto generator = values.generator().clone();
-  world_.broadcast(generator, 0, {.label = "random generator"}).wait();
-  values.set_generator(generator);
 }
 
 c10::Device Pipeline::device() const {
@@ -217,6 +160,7 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
   messages_.training->finish();
   times_.end_run();
   own_->tied().sum_gradients();
+  tensors_->finish_backward();
   is_running_ = false;
   return losses;
 }
@@ -298,100 +242,6 @@ void Pipeline::run_forward(MicroBatchSource& source, int micro_batches, bool upd
   }
   messages_.forward->finish();
   is_running_ = false;
-}
-
-std::vector<optim::Parameter> Pipeline::parameters() const {
-  std::vector<optim::Parameter> result;
-  own_->for_each_part([&](StagePart& part) {
-    for (auto& parameter : part.exchange->parameters()) result.push_back(std::move(parameter));
-  });
-  return result;
-}
-
-std::vector<at::Tensor> Pipeline::gradients() const {
-  std::vector<at::Tensor> result;
-  own_->for_each_part([&](StagePart& part) {
-    for (auto& gradient : part.exchange->gradients()) result.push_back(std::move(gradient));
-  });
-  return result;
-}
-
-double Pipeline::squares_of_gradients() const {
-  return reducer_->squares_of_gradients();
-}
-
-const std::set<std::string>& Pipeline::borrowed() const {
-  return own_->tied().borrowed();
-}
-
-bool Pipeline::shards_parameters() const {
-  return own_->any_exchange().shards_parameters();
-}
-
-const GroupReducer& Pipeline::reducer() const {
-  return *reducer_;
-}
-
-const GroupReducer& Pipeline::shards_reducer() const {
-  return own_->any_exchange().reducer();
-}
-
-std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
-  std::vector<OwnExchange> result;
-  own_->for_each_part([&](StagePart& part) {
-    result.push_back({part.name, *part.module, *part.exchange});
-  });
-  return result;
-}
-
-void Pipeline::step_by(const std::function<void()>& update) {
-  if (asynchronous_) begin_asynchronous_step();
-  const auto actions = place_.actions(schedule_);  // spans refer to them
-  std::deque<ActionTimes::ActionSpan> spans;
-  for (const auto& action : actions) {
-    if (action.kind == ActionKind::step) spans.emplace_back(times_, action);
-  }
-  // Each exchange updates its own parameters in the module after the single update.
-  std::function<void()> step = update;
-  own_->for_each_part([&](StagePart& part) {
-    step = [exchange = part.exchange.get(), inner = std::move(step)] { exchange->step_by(inner); };
-  });
-  step();
-}
-
-void Pipeline::spread_parameters() {
-  own_->for_each_part([](StagePart& part) { part.exchange->spread_parameters(); });
-  if (left_out_->is_restored()) make_whole();
-}
-
-void Pipeline::gather_parameters() {
-  own_->for_each_part([](StagePart& part) { part.exchange->gather_parameters(); });
-}
-
-void Pipeline::synchronize_replicas() {
-  own_->for_each_part([](StagePart& part) { part.exchange->synchronize_replicas(); });
-}
-
-void Pipeline::make_whole() {
-  synchronize_replicas();
-  left_out_->restore();
-  const at::NoGradGuard no_grad;
-  std::set<std::string> done;
-  for (int s = 0; s < static_cast<int>(stages_.size()); ++s) {
-    const auto names = tensors_of_blocks(*model_, stages_[s].begin, stages_[s].end);
-    std::vector<at::Tensor> tensors;
-    for (const auto& [name, tensor] : nn::named_state(*model_)) {
-      if (names.contains(name) && done.insert(name).second) tensors.push_back(tensor);
-    }
-    if (tensors.empty()) continue;
-    // The owner's tensors may have another order in memory.
-    std::vector<at::Tensor> contiguous;
-    for (const auto& tensor : tensors) contiguous.push_back(tensor.contiguous());
-    broadcast_packed(world_, contiguous, place_.replicas(s).front(), "stages of the model");
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (!tensors[i].is_contiguous()) tensors[i].copy_(contiguous[i]);
-    }
-  }
 }
 
 }  // namespace troika::parallel

@@ -16,11 +16,11 @@
 #include "troika/parallel/pipeline/action_times.h"
 #include "troika/parallel/pipeline/asynchronous_passes.h"
 #include "troika/parallel/pipeline/deferred_batch_norm.h"
-#include "troika/parallel/pipeline/left_out.h"
 #include "troika/parallel/pipeline/micro_batch_source.h"
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/pipeline_schedule.h"
 #include "troika/parallel/pipeline/stage_messages.h"
+#include "troika/parallel/pipeline/stage_tensors.h"
 #include "troika/parallel/pipeline/stages.h"
 
 namespace troika::parallel {
@@ -59,6 +59,11 @@ class PipelineRun;
 // run(). Each stage steps as soon as it has the gradients of a step, and micro-batches use the
 // weights that layout::AsynchronousStage names. Batch norms update their running statistics with
 // each micro-batch.
+//
+// If the mesh has a tensor axis, its ranks compute the layers of their stages together
+// (tensor/tensor_parallel.h). Each of them sends to the rank at its place on the next stage's axis:
+// all of an activation, or its own part, with sequence parallelism its tokens. They must have the
+// same samples. Gradient norms count each element of the model once.
 //
 // Exchanges with shards (PipelineOptions::make_exchange) shard a stage over its replicas: ZeRO. A
 // step then reduces a stage's gradients once, after its last backward pass, and with stage 3
@@ -122,7 +127,8 @@ class Pipeline : public ParameterStore {
   // The trained parameters of this rank's stages, or the parts of them that it owns.
   std::vector<optim::Parameter> parameters() const override;
   std::vector<at::Tensor> gradients() const override;
-  bool counts(const std::string& name) const override { return !borrowed().contains(name); }
+  bool counts(const std::string& name) const override;
+  const ParameterCut* cut_of(const std::string& name) const override;
   // True: a rank's stages may be empty, or have only blocks without parameters.
   bool may_be_empty() const override { return true; }
   bool shards_parameters() const override;
@@ -130,6 +136,7 @@ class Pipeline : public ParameterStore {
   const GroupReducer& reducer() const override;
   // Reduces over the replicas of this rank's stages.
   const GroupReducer& shards_reducer() const override;
+  void complete_sums(const at::Tensor& sums) const override;
   void step_by(const std::function<void()>& update) override;
   void spread_parameters() override;
   void gather_parameters() override;
@@ -163,11 +170,12 @@ class Pipeline : public ParameterStore {
  protected:
   // Adds in the order of the model's parameters, so the cut does not change bits.
   double squares_of_gradients() const override;
+  double squares_of_stage_gradients() const override;
 
  private:
   class OverStages;
 
-  void draw_alike(compat::DeferredInit& values) const;
+  std::unique_ptr<OverStages> make_reducer() const;
   // For run_forward().
   layout::Schedule forward_schedule() const;
   // Implements evaluate() and update_batch_norms().
@@ -190,7 +198,7 @@ class Pipeline : public ParameterStore {
   layout::Schedule schedule_;
   const StagesOfModel stages_;
   const PipelinePlace place_;
-  std::unique_ptr<LeftOut> left_out_;
+  std::unique_ptr<StageTensors> tensors_;
   std::unique_ptr<OwnStages> own_;
   std::unique_ptr<OverStages> reducer_;
   std::unique_ptr<DeferredBatchNorm> batch_norms_;

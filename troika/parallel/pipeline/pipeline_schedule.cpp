@@ -62,6 +62,21 @@ void require_asynchronous(const PipelineOptions& options, const layout::Mesh& me
   }
 }
 
+void require_tensor_axis_fits(const PipelineOptions& options, const layout::Mesh& mesh) {
+  if (mesh.size(layout::Axis::tensor) == 1) return;
+  const auto refuse_with = [&](const std::string& with, const std::string& expected) {
+    refuse(fmt::format("a tensor axis does not combine with {} yet", with), mesh.text(), expected);
+  };
+  if (mesh.has_uneven_stages()) {
+    refuse_with("stages of different numbers of replicas", "as many replicas of each stage");
+  }
+  if (is_asynchronous(options)) {
+    refuse_with(fmt::format("{} (a pipeline without flushes)",
+                            layout::asynchronous_schedule_name(options.weights)),
+                "a schedule with flushes, as 1f1b");
+  }
+}
+
 layout::Schedule order_for(const PipelineOptions& options, const layout::Mesh& mesh,
                            size_t blocks) {
   const int ranks = mesh.size(layout::Axis::pipeline);
@@ -109,9 +124,10 @@ void require_one_order(const layout::Schedule& passes) {
 void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) {
   require_one_order(passes);
   for (const auto axis : mesh.axes()) {
-    if (axis == layout::Axis::pipeline || axis == layout::Axis::data || mesh.size(axis) == 1)
-      continue;
-    refuse("a pipeline on another axis than pipeline and data", mesh.text(), "these two");
+    const bool is_run = axis == layout::Axis::pipeline || axis == layout::Axis::data ||
+                        axis == layout::Axis::tensor;
+    if (is_run || mesh.size(axis) == 1) continue;
+    refuse("a pipeline on another axis than pipeline, data and tensor", mesh.text(), "these three");
   }
   const int micro_batches = micro_batches_of(passes);
   for (int r = 0; mesh.has_uneven_stages() && r < mesh.size(layout::Axis::pipeline); ++r) {
@@ -127,6 +143,7 @@ void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) 
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks) {
   if (is_asynchronous(options)) require_asynchronous(options, mesh);
+  require_tensor_axis_fits(options, mesh);
   auto passes = order_for(options, mesh, blocks);
   require_runnable(passes, mesh);
   return passes;

@@ -17,6 +17,7 @@
 #include "troika/nn/model.h"
 #include "troika/nn/precision.h"
 #include "troika/parallel/exchange.h"
+#include "troika/parallel/tensor/split_table.h"
 
 namespace troika {
 class Trace;
@@ -50,6 +51,9 @@ struct PipelineOptions {
       make_exchange = {};
   // Whether these exchanges shard parameters over the replicas.
   bool shards_over_replicas = false;
+  // On a mesh with a tensor axis: how it cuts the model's layers, and TensorOptions::sequence.
+  SplitTable split_table = {};
+  bool sequence_parallel = false;
   // Makes the values of a model that has none yet, from the state of rank 0's generator. Must
   // outlive the constructor of the pipeline. Null: the model has values.
   compat::DeferredInit* values = nullptr;
@@ -61,9 +65,11 @@ struct PipelineOptions {
 // messages; of a pipeline without flushes, those of as many micro-batches as show all messages that
 // are in flight at a time. Throws Error(usage) for a schedule that does not support these numbers
 // of ranks, micro-batches and blocks, that does not train, or whose stages take micro-batches in
-// different orders, since messages have no numbers; for an axis of the mesh beside pipeline and
-// data; for more replicas of a stage than micro-batches that they share; and for weights of a
-// pipeline without flushes with another schedule than 1f1b or exchanges with shards.
+// different orders, since messages have no numbers; for an axis of the mesh beside pipeline, data
+// and tensor; for more replicas of a stage than micro-batches that they share; for weights of a
+// pipeline without flushes with another schedule than 1f1b or exchanges with shards; and for a
+// tensor axis with stages of different numbers of replicas, or weights of a pipeline without
+// flushes.
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks);
 

@@ -161,6 +161,12 @@ bool ParameterCut::is_whole() const {
          ranges[0] == layout::Range{0, shape.empty() ? 1 : shape[static_cast<size_t>(dim)]};
 }
 
+int64_t ParameterCut::size() const {
+  int64_t size = 0;
+  for (const auto& [begin, end] : ranges) size += end - begin;
+  return size;
+}
+
 std::vector<layout::Box> ParameterCut::boxes() const {
   std::vector<layout::Box> boxes;
   for (const auto& [begin, end] : ranges) {
@@ -170,6 +176,27 @@ std::vector<layout::Box> ParameterCut::boxes() const {
     box.size[static_cast<size_t>(dim)] = end - begin;
   }
   return boxes;
+}
+
+std::vector<FlatPart> ParameterCut::flat_parts(const layout::Range& flat) const {
+  int64_t inner = 1;  // elements for each index along dim
+  for (size_t d = static_cast<size_t>(dim) + 1; d < shape.size(); ++d) inner *= shape[d];
+  const int64_t row = size() * inner;
+  std::vector<FlatPart> parts;
+  int64_t begin = 0;  // of the part in a row of the shard
+  for (auto& box : boxes()) {
+    const int64_t width = box.size.empty() ? 1 : box.size[static_cast<size_t>(dim)] * inner;
+    // The number of elements of the part that come before an element of the shard.
+    const auto before = [&](int64_t element) {
+      return element / row * width + std::clamp<int64_t>(element % row - begin, 0, width);
+    };
+    box.flat = layout::Range{before(flat.begin), before(flat.end)};
+    const auto numbers = at::arange(box.flat->begin, box.flat->end, at::kLong);
+    const auto rows = numbers.div(width, "floor");
+    parts.push_back({std::move(box), rows * (row - width) + numbers + (begin - flat.begin)});
+    begin += width;
+  }
+  return parts;
 }
 
 std::vector<at::Tensor> ParameterCut::parts_of(const at::Tensor& whole) const {

@@ -13,6 +13,12 @@
 
 namespace troika::parallel {
 
+// A part of a flat range of a shard's elements: those in one of the shard's boxes.
+struct FlatPart {
+  layout::Box box;       // with a flat range
+  at::Tensor positions;  // of these elements in the range of the shard: Long [box.count()]
+};
+
 // The shard of one parameter: elements `ranges` of dimension `dim`, one after another.
 struct ParameterCut {
   std::string name;    // in the model
@@ -23,8 +29,13 @@ struct ParameterCut {
   Split split = Split::whole;
 
   bool is_whole() const;
+  // Returns the number of elements along dim.
+  int64_t size() const;
   // Returns the boxes of the shard in the whole parameter: one for each range.
   std::vector<layout::Box> boxes() const;
+  // Returns the parts of the elements `flat` of the shard in row-major order, as ZeRO shards it
+  // over replicas: one, possibly empty, for each range.
+  std::vector<FlatPart> flat_parts(const layout::Range& flat) const;
   // Returns the parameter's parts that make up the shard, along dim. They share memory with it.
   std::vector<at::Tensor> parts_of(const at::Tensor& whole) const;
   // Returns the shard in memory of its own, or, for a whole parameter, the parameter.

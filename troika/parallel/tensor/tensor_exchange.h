@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,12 +32,16 @@ class TensorExchange : public Exchange {
   // gradients between finish_backward() and the end of step().
   std::vector<optim::Parameter> parameters() const override { return shards_; }
   std::vector<at::Tensor> gradients() const override { return replicas_->gradients(); }
-  bool counts(const std::string& name) const override;
+  bool counts(const std::string& name) const override { return tensor_.counts(name); }
   // True: a rank has whole parameters again only after make_whole().
   bool shards_parameters() const override { return true; }
-  const ParameterCut* cut_of(const std::string& name) const override;
+  const ParameterCut* cut_of(const std::string& name) const override {
+    return tensor_.cut_of(name);
+  }
   const GroupReducer& reducer() const override { return over_axis_; }
-  void complete_sums(const at::Tensor& sums) const override;
+  void complete_sums(const at::Tensor& sums) const override {
+    tensor_.complete_sums(shards_, sums);
+  }
   void step_by(const std::function<void()>& update) override;
   void synchronize_replicas() override { replicas_->synchronize_replicas(); }
   // No steps may follow.
@@ -66,14 +69,9 @@ class TensorExchange : public Exchange {
     const comm::Group axis_;
   };
 
-  // Whether ranks may round the gradients of parameters that all of them hold differently.
-  bool rounds_apart() const;
-
-  const comm::Group axis_;
   const OverAxis over_axis_;
   TensorParallel tensor_;
   std::unique_ptr<Exchange> replicas_;
-  std::map<std::string, const ParameterCut*> cuts_;
   std::vector<optim::Parameter> shards_;
   std::vector<at::Tensor> trained_;  // the module's parameters, in the order of shards_
   bool is_whole_ = false;

@@ -12,6 +12,7 @@
 #include "troika/nn/dropout.h"
 #include "troika/nn/linear.h"
 #include "troika/parallel/norm.h"
+#include "troika/parallel/replicas.h"
 #include "troika/parallel/tensor/axis_functions.h"
 #include "troika/parallel/tensor/vocabulary.h"
 
@@ -131,18 +132,69 @@ TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitT
   auto cuts = parameter_cuts(model, modules, group_.rank(), group_.size());
   const at::NoGradGuard no_grad;
   const auto own = nn::named_parameters(model);
+  auto shards = options_.values ? make_shards(cuts) : std::map<std::string, at::Tensor>();
   for (size_t i = 0; i < cuts.size(); ++i) {
-    at::Tensor parameter = own[i].second;
-    group_.broadcast(parameter, 0, {.label = "tensor axis: parameters"});
-    if (!cuts[i].is_whole()) parameter.set_data(cuts[i].shard_of(parameter));
+    const at::Tensor parameter = own[i].second;
+    cut_parameter(parameter, cuts[i], shards[cuts[i].name]);
+    indices_.emplace(cuts[i].name, i);
     parameters_.emplace_back(std::move(cuts[i]), parameter);
   }
+  options_.values = nullptr;
   for (const auto& [cut, parameter] : parameters_) {
     if (cut.copies == 1 || cut.copies == group_.size() || copies_.contains(cut.copies)) continue;
     copies_.emplace(cut.copies, *group_.split(group_.rank() / cut.copies));
   }
   add_hooks(modules);
   add_wrapper(modules);
+}
+
+bool TensorParallel::is_held(const std::string& name) const {
+  return !options_.held || options_.held->contains(name);
+}
+
+void TensorParallel::cut_parameter(at::Tensor parameter, const ParameterCut& cut,
+                                   const at::Tensor& shard) {
+  if (shard.defined()) {
+    parameter.set_data(shard);
+    return;
+  }
+  const bool has_values = is_held(cut.name);
+  if (has_values) group_.broadcast(parameter, 0, {.label = "tensor axis: parameters"});
+  if (cut.is_whole()) return;
+  if (has_values) {
+    parameter.set_data(cut.shard_of(parameter));
+    return;
+  }
+  auto sizes = cut.shape;
+  sizes[static_cast<size_t>(cut.dim)] = cut.size();
+  parameter.set_data(at::empty({}, parameter.options().requires_grad(false)).expand(sizes));
+}
+
+std::map<std::string, at::Tensor> TensorParallel::make_shards(
+    const std::vector<ParameterCut>& cuts) const {
+  using Key = compat::DeferredInit::Key;
+  std::set<Key> kept;
+  for (const auto& [name, tensor] : nn::named_state(model_)) {
+    if (is_held(name)) kept.insert(compat::DeferredInit::key(tensor));
+  }
+  const auto own = nn::named_parameters(model_);
+  std::map<Key, size_t> cut_ones;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    const auto& parameter = own[i].second;
+    if (cuts[i].is_whole() || !is_held(cuts[i].name) || !options_.values->has(parameter)) continue;
+    cut_ones.emplace(compat::DeferredInit::key(parameter), i);
+  }
+  std::map<std::string, at::Tensor> shards;
+  options_.values->materialize([&](Key key, const at::Tensor& made) {
+    const auto found = cut_ones.find(key);
+    if (found == cut_ones.end()) return !kept.contains(key);
+    const auto& parameter = own[found->second].second;
+    const auto whole = made.as_strided(parameter.sizes(), parameter.strides(), 0);
+    const auto& cut = cuts[found->second];
+    shards[cut.name] = cut.shard_of(whole).to(parameter.device());
+    return true;
+  });
+  return shards;
 }
 
 TensorParallel::~TensorParallel() {
@@ -203,9 +255,7 @@ void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
   const auto matrix = std::ranges::find(modules, Split::vocabulary,
                                         [](const RuledModule& of) { return of.rule.split; });
   if (model_.has_output_layer() && matrix != modules.end()) {
-    const auto cut = std::ranges::find(parameters_, matrix->name + ".weight",
-                                       [](const auto& one) { return one.first.name; });
-    const int64_t words = cut->first.shape[0];
+    const int64_t words = find_cut(matrix->name + ".weight").shape[0];
     output = std::make_shared<VocabularyOutput>(
         VocabularyShard{group_, words, vocabulary_rows(words, group_.rank(), group_.size())},
         [axis = group_, sequence = options_.sequence](const at::Tensor& x) {
@@ -235,11 +285,31 @@ const comm::Group& TensorParallel::group_of_copies(int copies) const {
   return found == copies_.end() ? group_ : found->second;
 }
 
+// Replicas sum a bucket in pieces, each in an order of its own. If shards differ in size, the same
+// parameter lies in another piece on another rank of the axis. GPUs add in no fixed order.
+bool TensorParallel::rounds_apart() const {
+  const bool is_uneven = std::ranges::any_of(
+      parameters_, [this](const auto& one) { return has_uneven_shards(one.first.name); });
+  return is_uneven || (!parameters_.empty() && !parameters_.front().second.is_cpu());
+}
+
+bool TensorParallel::has_uneven_shards(const std::string& name) const {
+  const auto& cut = find_cut(name);
+  return cut.split == Split::vocabulary && cut.shape[0] % group_.size() != 0;
+}
+
 void TensorParallel::finish_backward() {
+  std::vector<optim::Parameter> all;
+  for (const auto& [cut, parameter] : parameters_) all.push_back({cut.name, parameter});
+  finish_backward(all);
+}
+
+void TensorParallel::finish_backward(const std::vector<optim::Parameter>& parameters) {
   const at::NoGradGuard no_grad;
   std::map<std::pair<int, at::ScalarType>, std::vector<at::Tensor>> summands;
-  for (const auto& [cut, parameter] : parameters_) {
-    const auto& gradient = parameter.grad();
+  for (const auto& parameter : parameters) {
+    const auto& cut = find_cut(parameter.name);
+    const auto& gradient = parameter.tensor.grad();
     if (!gradient.defined() || cut.copies == 1) continue;
     const bool is_shared_unit = cut.split == Split::column;
     const bool is_bias_of_row = cut.split == Split::row;
@@ -250,14 +320,45 @@ void TensorParallel::finish_backward() {
   for (const auto& [of, gradients] : summands) {
     sum_together(gradients, group_of_copies(of.first));
   }
+  if (!rounds_apart()) return;
+  std::vector<at::Tensor> of_all;
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.tensor.grad();
+    const bool all_hold_it = find_cut(parameter.name).copies == group_.size();
+    if (all_hold_it && gradient.defined()) of_all.push_back(gradient);
+  }
+  broadcast_packed(group_, of_all, 0, "tensor axis: gradients of whole parameters");
+}
+
+const ParameterCut& TensorParallel::find_cut(const std::string& name) const {
+  const auto found = indices_.find(name);
+  TROIKA_CHECK(found != indices_.end(), name + " is a parameter of the model");
+  return parameters_[found->second].first;
+}
+
+bool TensorParallel::counts(const std::string& name) const {
+  return group_.rank() % find_cut(name).copies == 0;
+}
+
+const ParameterCut* TensorParallel::cut_of(const std::string& name) const {
+  const auto found = indices_.find(name);
+  if (found == indices_.end()) return nullptr;
+  const auto& cut = parameters_[found->second].first;
+  return cut.is_whole() ? nullptr : &cut;
+}
+
+void TensorParallel::complete_sums(const std::vector<optim::Parameter>& parameters,
+                                   const at::Tensor& sums) const {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!counts(parameters[i].name)) sums.select(0, static_cast<int64_t>(i)).zero_();
+  }
+  group_.all_reduce(sums, comm::ReduceOp::sum, {.label = "tensor axis: norms of parameters"});
 }
 
 double TensorParallel::gradient_squares() const {
   std::vector<at::Tensor> own;
   for (const auto& [cut, parameter] : parameters_) {
-    if (parameter.grad().defined() && group_.rank() % cut.copies == 0) {
-      own.push_back(parameter.grad());
-    }
+    if (parameter.grad().defined() && counts(cut.name)) own.push_back(parameter.grad());
   }
   const at::Tensor sum = at::scalar_tensor(sum_of_squares(own), at::kDouble);
   group_.all_reduce(sum, comm::ReduceOp::sum, {.label = "tensor axis: norm of gradients"});
@@ -274,10 +375,7 @@ state::StateDict TensorParallel::shards() const {
 
 at::Tensor TensorParallel::gather(const std::string& name, const at::Tensor& shard) const {
   const at::NoGradGuard no_grad;
-  const auto found =
-      std::ranges::find(parameters_, name, [](const auto& one) { return one.first.name; });
-  TROIKA_CHECK(found != parameters_.end(), name + " is not a parameter of the model");
-  const auto& cut = found->first;
+  const auto& cut = find_cut(name);
   if (cut.is_whole()) return shard.detach().clone();
   at::Tensor whole = at::zeros(cut.shape, shard.options().requires_grad(false));
   if (group_.rank() % cut.copies == 0) {

@@ -15,13 +15,17 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/compat/deferred_init.h"
 #include "troika/nn/block_wrapper.h"
 #include "troika/nn/model.h"
+#include "troika/optim/flat_optimizer.h"
 #include "troika/parallel/tensor/parameter_cuts.h"
 #include "troika/parallel/tensor/split_table.h"
 #include "troika/state/state_dict.h"
@@ -34,6 +38,13 @@ struct TensorOptions {
   // Costs the same communication. For models whose first block embeds tokens; the number of tokens
   // must be a multiple of t.
   bool sequence = false;
+  // The names of the tensors of the model that this rank holds, the same on all ranks of the axis;
+  // none: it holds all. Other parameters that are cut get the shapes of shards, but no values.
+  std::optional<std::set<std::string>> held = {};
+  // Makes the values of a model that has none yet, tensor by tensor; each rank keeps only its
+  // shards of what it holds, and all tensors in `held`. All ranks must have the same state of the
+  // generator. Must outlive the constructor. Null: the model has values.
+  compat::DeferredInit* values = nullptr;
 };
 
 // Throws what TensorParallel's constructor throws before any communication.
@@ -51,6 +62,7 @@ void require_splittable(const nn::Model& model, const SplitTable& table, int ran
 class TensorParallel {
  public:
   // Cuts all parameters: parameter objects stay, and get this rank's shard of the values of rank 0.
+  // With TensorOptions::values, it takes the memory of the shards and of one parameter.
   // Make optimizers afterwards. Collective, but throws Error(usage) before any communication for a
   // module without a rule or of a wrong kind, naming its block, and for a dimension that cannot be
   // cut among the ranks, naming both numbers. The model must outlive this object, and must not have
@@ -63,14 +75,29 @@ class TensorParallel {
   TensorParallel& operator=(const TensorParallel&) = delete;
 
   // Completes gradients that ranks have only summands of: those of heads that several ranks hold
-  // and, with sequence parallelism, those of norms and of biases added after a sum. Call it once
-  // after the last backward pass of a step. Collective.
+  // and, with sequence parallelism, those of norms and of biases added after a sum. Gradients of
+  // parameters that all ranks hold become the same bits on all ranks. Call it once after the last
+  // backward pass of a step and, with replicas, after their average. Collective.
   void finish_backward();
+  // The same for the gradients of these tensors, under the parameters' names: parameters of the
+  // model, or flat ranges of their elements that are the same on all ranks of the axis.
+  void finish_backward(const std::vector<optim::Parameter>& parameters);
 
   // Returns the sum of squares of all elements of the whole model's gradients, after
   // finish_backward(). Counts elements that several ranks hold once. The same bits on all ranks.
   // Collective.
   double gradient_squares() const;
+
+  // Whether the shards of a parameter differ in size between ranks.
+  bool has_uneven_shards(const std::string& name) const;
+  // Whether this rank's copy of a parameter's shard counts in sums over the model: one of the ranks
+  // that hold a shard counts it.
+  bool counts(const std::string& name) const;
+  // Returns how a parameter is cut; null: it is whole. Valid as long as this object.
+  const ParameterCut* cut_of(const std::string& name) const;
+  // Replaces sums over shards of these parameters, [parameters, ...], by sums over whole
+  // parameters. Collective.
+  void complete_sums(const std::vector<optim::Parameter>& parameters, const at::Tensor& sums) const;
 
   // Returns the cut of each parameter and the parameter, in the order of nn::named_parameters().
   const std::vector<std::pair<ParameterCut, at::Tensor>>& parameters() const { return parameters_; }
@@ -87,17 +114,27 @@ class TensorParallel {
   void make_whole();
 
  private:
+  // Cuts one parameter. `shard` is this rank's shard of its values; undefined: they are in the
+  // parameter.
+  void cut_parameter(at::Tensor parameter, const ParameterCut& cut, const at::Tensor& shard);
+  // Makes the values of the model's tensors. Returns the shards of cut parameters by name.
+  std::map<std::string, at::Tensor> make_shards(const std::vector<ParameterCut>& cuts) const;
+  bool is_held(const std::string& name) const;
   void add_hooks(const std::vector<RuledModule>& modules);
   void add_wrapper(const std::vector<RuledModule>& modules);
   void remove_hooks();
   // The ranks that hold the same shard of a parameter which this number of ranks holds.
   const comm::Group& group_of_copies(int copies) const;
+  const ParameterCut& find_cut(const std::string& name) const;
+  // Whether ranks may round the gradients of parameters that all of them hold differently.
+  bool rounds_apart() const;
 
   nn::Model& model_;
   const comm::Group group_;
-  const TensorOptions options_;
+  TensorOptions options_;
   std::vector<std::pair<ParameterCut, at::Tensor>> parameters_;
-  std::map<int, comm::Group> copies_;  // by their number, if it is neither 1 nor all
+  std::map<std::string, size_t> indices_;  // in parameters_
+  std::map<int, comm::Group> copies_;      // by their number, if it is neither 1 nor all
   std::vector<std::shared_ptr<torch::nn::Module>> hooked_;
   nn::WrapperGuard wrapper_;
 };

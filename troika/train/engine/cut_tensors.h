@@ -29,19 +29,27 @@ class CutTensors {
   bool is_empty() const { return cuts_.empty(); }
   // Returns null if the parameter is whole.
   const parallel::ParameterCut* find(const std::string& parameter) const;
-  // Replaces entries of shards by entries with boxes. `prefix` precedes the names of parameters,
-  // behind which may be the name of a state. Leaves tensors that are not cut, such as step counts.
+  // Replaces entries of shards, and of flat ranges of shards, by entries with boxes in whole
+  // tensors. `prefix` precedes the names of parameters, behind which may be the name of a state.
+  // Leaves tensors that are not cut, such as step counts.
   void give_boxes(checkpoint::NamedTensors& entries, const std::string& prefix) const;
   // Reads this rank's shard of the saved tensor `key`, which is cut like the parameter.
   static at::Tensor read(const checkpoint::CheckpointReader& saved, const std::string& key,
                          const parallel::ParameterCut& cut);
+  // Reads the elements of `box`, a flat range of a tensor of this rank, from the saved tensor
+  // `key`: of the parameter's shard, or of the whole parameter. `name` is that of a parameter, or
+  // that of a parameter's state. Returns them in one dimension.
+  at::Tensor read_flat(const checkpoint::CheckpointReader& saved, const std::string& key,
+                       const std::string& name, const layout::Box& box) const;
   // The same for a tensor `key` that may be whole on this rank, where it has the sizes of `like`.
   // `name` is that of a parameter, or that of a parameter's state.
   at::Tensor read_like(const checkpoint::CheckpointReader& saved, const std::string& key,
                        const std::string& name, const at::Tensor& like) const;
 
  private:
-  // Returns the cut of a parameter or of a parameter's state, if a tensor of these sizes is its
+  // Returns the cut of a parameter or of a parameter's state; null: there is none.
+  const parallel::ParameterCut* cut_named(const std::string& name) const;
+  // The same if a tensor of these sizes is its
   // shard; otherwise null.
   const parallel::ParameterCut* cut_for(const std::string& name, const at::Tensor& tensor) const;
 

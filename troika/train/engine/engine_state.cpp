@@ -146,9 +146,8 @@ void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
   std::set<std::string> done;
   for (const auto& parameter : parts_.optimization.parameters()) {
     if (!parameter.box) continue;
-    auto box = *parameter.box;
-    box.name = key(parameter.name);
-    parameter.tensor.copy_(saved.read(box).view_as(parameter.tensor));
+    const auto value = cuts.read_flat(saved, key(parameter.name), parameter.name, *parameter.box);
+    parameter.tensor.copy_(value.view_as(parameter.tensor));
     done.insert(parameter.name);
   }
   const auto masters = parts_.optimization.masters();

@@ -10,6 +10,7 @@
 #include "troika/nn/precision.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/local_steps.h"
+#include "troika/parallel/replicas.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/tensor/tensor_exchange.h"
 #include "troika/train/engine/served_exchange.h"
@@ -105,9 +106,10 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
   const auto ddp = data_parallel_options(plan, trace);
   const auto& exchange = plan.exchange;
   if (const auto& axis = groups.along(layout::Axis::tensor); axis.size() > 1) {
+    if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);
     return std::make_unique<parallel::TensorExchange>(
         dynamic_cast<nn::Model&>(task.module()), axis, task.split_table(),
-        parallel::TensorOptions{.sequence = options.mesh.sequence_parallel},
+        parallel::TensorOptions{.sequence = options.mesh.sequence_parallel, .values = values},
         [&] { return std::make_unique<parallel::DataParallel>(task.module(), group, ddp); });
   }
   if (exchange.method == ExchangeMethod::all_reduce) {

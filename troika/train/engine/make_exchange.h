@@ -26,9 +26,9 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
 // Makes the plan's exchange for the task's module, whose optimizer is the recipe's: along the data
 // axis and, if a tensor axis cuts the model, also along that one. Records gradient transfers in
 // `trace` unless it is null. `values`: see parallel::ShardedOptions, for ZeRO
-// stage 3 only. Throws Error(usage) if the numbers of the task's replicas and the plan's threads
-// differ, and for a precision, an optimizer or options that the exchange does not support. Called
-// by all ranks; blocks.
+// stage 3, and parallel::TensorOptions, only. Throws Error(usage) if the numbers of the task's
+// replicas and the plan's threads differ, and for a precision, an optimizer or options that the
+// exchange does not support. Called by all ranks; blocks.
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options,
                                                   const OptimizerRecipe& recipe, Task& task,

@@ -178,9 +178,7 @@ optim::NamedTensors Optimization::saved_states(const checkpoint::CheckpointReade
       result.emplace_back(name, cuts_.read_like(saved, key, name, tensor));
       continue;
     }
-    auto part = *entry.box;
-    part.name = key;
-    result.emplace_back(name, saved.read(part).view(tensor.sizes()));
+    result.emplace_back(name, cuts_.read_flat(saved, key, name, *entry.box).view(tensor.sizes()));
   }
   return result;
 }

@@ -79,10 +79,12 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   Task& task = setup.task;
   require_plan_fits(setup.options, plan, task);
   if (placement_.device.is_cpu()) compat::keep_freed_memory();
+  const bool cuts_layers = plan.mesh.size(Axis::tensor) > 1;
   const auto values = task.take_values();
+  finishes_outputs_ = computes_outputs(plan, setup.groups.world().rank());
   keeps_stages_ = values != nullptr;
   const bool is_sharded = plan.exchange.method == layout::ExchangeMethod::zero;
-  const Placement weights = is_sharded ? placement_.in_order() : placement_;
+  const Placement weights = is_sharded || cuts_layers ? placement_.in_order() : placement_;
   values ? weights.place(task.module(), *values) : weights.place(task.module());
   counts_memory_ =
       placement_.device.is_cpu() && compat::counts_tensor_memory() &&
@@ -99,13 +101,16 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   options.precision = placement_.precision;
   options.trace = setup.trace;
   options.values = values.get();
+  if (cuts_layers) options.split_table = task.split_table();
+  options.sequence_parallel = setup.options.mesh.sequence_parallel;
   options.shards_over_replicas = is_sharded;
   options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
     return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);
   };
   pipeline_ = std::make_unique<parallel::Pipeline>(model(), setup.groups, options);
   try {
-    optimization_.emplace(placement_.precision, *pipeline_, recipe_);
+    optimization_.emplace(placement_.precision, *pipeline_, recipe_,
+                          CutTensors(*pipeline_, task.module()));
   } catch (const Error&) {
     try_to_make_whole();
     throw;
@@ -215,6 +220,7 @@ void PipelineEngine::evaluate(RunMode, const data::Batch& batch, Evaluation& sum
   const auto placed = placement_.place(batch);
   EvaluationSource source(setup_.task, placed, /*asks=*/true);
   pipeline_->evaluate(source, 1, [&](int, nn::Tensors outputs) {
+    if (!finishes_outputs_) return;
     const nn::Autocast autocast(placement_.precision, placement_.device.type());
     setup_.task.finish_evaluation(std::move(outputs), source.is_loss(), placed, sums);
   });

@@ -44,7 +44,7 @@ class PipelineEngine : public Engine {
 
   const Placement& placement() const override { return placement_; }
   // All ranks of a pipeline call evaluate() and predict() with the same batch. Adds to `sums` only
-  // on the rank of the last stage.
+  // where computes_outputs().
   void evaluate(RunMode mode, const data::Batch& batch, Evaluation& sums) override;
   // Undefined on ranks without the last stage.
   at::Tensor predict(const data::Batch& batch) override;
@@ -73,6 +73,7 @@ class PipelineEngine : public Engine {
   std::optional<EngineState> state_;
   bool counts_memory_ = false;
   bool keeps_stages_ = false;  // to the end of the run, see make_whole()
+  bool finishes_outputs_ = true;
 };
 
 }  // namespace troika::train

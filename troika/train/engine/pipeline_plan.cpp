@@ -44,7 +44,10 @@ bool computes_outputs(const layout::Plan& plan, int rank) {
       runner = static_cast<int>(r);
     }
   }
-  return plan.mesh.coordinates(rank)[Axis::pipeline] == runner;
+  const auto place = plan.mesh.coordinates(rank);
+  // Sums of one stage are over the data axis, which each rank of a tensor axis has for itself.
+  const bool has_own_sums = plan.mesh.size(Axis::pipeline) == 1;
+  return place[Axis::pipeline] == runner && (has_own_sums || place[Axis::tensor] == 0);
 }
 
 const comm::Group& outputs_group(const comm::MeshGroups& groups) {
@@ -96,6 +99,14 @@ void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& p
     refuse("a tensor axis does not combine with averages of weights yet",
            options.ema.enabled ? "ema.enabled true" : "swa.swa_lrs above 0", "neither ema nor swa");
   }
+  // The times would be those of whole layers.
+  const bool is_cut_by_time = is_pipeline(plan) && plan.cut.empty() &&
+                              options.trainer.plan.empty() && options.pipeline.cut_by == "time";
+  if (is_cut_by_time || plan.schedule == layout::kAutomaticSchedule) {
+    refuse("a tensor axis does not combine with measured times of blocks yet",
+           is_cut_by_time ? "pipeline.cut_by time" : "pipeline.schedule auto",
+           is_cut_by_time ? "pipeline.cut_by parameters, flops or bytes" : "a schedule by name");
+  }
   parallel::require_splittable(task.blocks(), task.split_table(), ranks,
                                {.sequence = options.mesh.sequence_parallel});
 }
@@ -140,6 +151,7 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
     refuse("trainer.sync_batchnorm on stages with different numbers of replicas",
            "as many replicas of each stage, or batch norms of micro-batches");
   }
+  require_tensor_axis_fits(options, plan, task);
   if (plan.is_asynchronous()) require_asynchronous(options, plan);
   if (plan.schedule == layout::kAutomaticSchedule) return;  // is made for the model
   const auto& model = task.blocks();

@@ -18,7 +18,7 @@ bool is_pipeline(const layout::Plan& plan);
 parallel::PipelineOptions pipeline_options(const layout::Plan& plan);
 
 // Whether a rank computes outputs, losses and metrics: without a pipeline, every rank; with one,
-// the ranks of the last stage.
+// the ranks of the last stage and, of those that cut its layers over a tensor axis, the first.
 bool computes_outputs(const layout::Plan& plan, int rank);
 // Returns the group over which losses, metrics and logs are reduced: the ranks along the data axis
 // or, with a pipeline, all ranks. Only ranks with computes_outputs() contribute.

@@ -88,7 +88,8 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
   const auto& plan = setup.plan;
   Task& task = setup.task;
   if (placement().device.is_cpu()) compat::keep_freed_memory();
-  if (plan.exchange.zero_stage < 3) task.make_values();
+  const bool cuts_layers = plan.mesh.size(layout::Axis::tensor) > 1;
+  if (plan.exchange.zero_stage < 3 && !cuts_layers) task.make_values();
   const auto values = task.take_values();
   if (values) {
     placement().in_order().place(task.module(), *values);

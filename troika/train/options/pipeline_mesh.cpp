@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,6 +78,44 @@ layout::Mesh tensor_mesh(const TrainOptions& options, int ranks) {
   return mesh_of(options, {name(Axis::tensor), options.mesh.tensor}, ranks, /*is_outermost=*/false);
 }
 
+layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks) {
+  const auto& mesh = options.mesh;
+  const auto got = fmt::format("mesh.pipeline {}, mesh.data {}, mesh.tensor {} on {} rank{}",
+                               mesh.pipeline, mesh.data, mesh.tensor, ranks, ranks == 1 ? "" : "s");
+  const auto refuse = [](const char* what, std::string found, std::string expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = what, .got = std::move(found), .expected = std::move(expected)});
+  };
+  const bool has_sizes = mesh.pipeline != -1 || mesh.data != -1 || mesh.tensor != -1;
+  if (!mesh.axes.empty()) {
+    if (has_sizes) {
+      refuse("mesh.axes and the sizes of axes both give the mesh",
+             fmt::format("mesh.axes {}, {}", mesh.axes, got), "mesh.axes alone, or no mesh.axes");
+    }
+    return layout::Mesh::parse(mesh.axes, ranks);
+  }
+  std::array sizes{mesh.pipeline, mesh.data, mesh.tensor};
+  constexpr size_t kData = 1;
+  const auto open = std::ranges::count(sizes, -1);
+  if (open > 1 && sizes[kData] != -1) {
+    refuse("the sizes of the mesh's axes leave two open", got,
+           "mesh.pipeline or mesh.tensor, or no mesh.data");
+  }
+  const auto rest = open > 1 ? sizes.begin() + kData : std::ranges::find(sizes, -1);
+  int64_t product = 1;
+  for (auto size = sizes.begin(); size != sizes.end(); ++size) {
+    if (size != rest && *size == -1) *size = 1;
+    if (size != rest) product *= *size;
+  }
+  if (ranks > 0 && (rest == sizes.end() ? product != ranks : ranks % product != 0)) {
+    refuse("mesh.pipeline, mesh.data and mesh.tensor do not fit the ranks of this run", got,
+           "sizes whose product is the number of ranks, or -1 for one of them");
+  }
+  if (rest != sizes.end()) *rest = std::max<int64_t>(1, ranks / product);
+  return layout::Mesh::parse(
+      fmt::format("pipeline={} data={} tensor={}", sizes[0], sizes[1], sizes[2]));
+}
+
 namespace {
 
 void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOptions& options,
@@ -137,7 +176,7 @@ void refuse_ignored_tensor_options(const layout::Plan& plan, const TrainOptions&
                                      option),
                  .got = std::move(got),
                  .expected = std::move(expected),
-                 .hint = "set trainer.strategy to tp"});
+                 .hint = "set trainer.strategy to tp or 3d"});
   };
   if (options.mesh.tensor > 1) {
     refuse("mesh.tensor", std::to_string(options.mesh.tensor), "-1 or 1");
@@ -169,11 +208,20 @@ void require_runnable_axes(const layout::Plan& plan) {
                  .got = fmt::format("{} with mesh.axes {}", got, plan.mesh.text()),
                  .expected = std::move(expected)});
   };
-  if (plan.schedule != layout::kOneStageSchedule) {
-    refuse("a pipeline", "schedule.name " + plan.schedule, layout::kOneStageSchedule);
+  if (plan.is_asynchronous()) {
+    refuse("a pipeline without flushes", "schedule.name " + plan.schedule,
+           "a schedule with flushes, as 1f1b");
   }
-  if (plan.exchange.method != layout::ExchangeMethod::all_reduce) {
-    refuse("ZeRO, local steps and parameter servers", "another exchange.method",
+  if (plan.mesh.has_uneven_stages()) {
+    refuse("stages of different numbers of replicas", "a data axis by stage",
+           "as many replicas of each stage");
+  }
+  const bool is_pipeline = plan.schedule != layout::kOneStageSchedule;
+  if (plan.exchange.method == layout::ExchangeMethod::zero && !is_pipeline) {
+    refuse("ZeRO without a schedule of stages", "exchange.method zero",
+           "strategy 3d with mesh.pipeline = 1, or exchange.method all_reduce");
+  } else if (!plan.keeps_replicas_equal()) {
+    refuse("local steps and parameter servers", "another exchange.method",
            "exchange.method all_reduce");
   }
   if (plan.compression.codec != "none") {
@@ -188,6 +236,27 @@ void require_runnable_axes(const layout::Plan& plan) {
   if (layout::recompute_budget(plan.recompute)) {
     refuse("recomputation by measured times", "trainer.recompute " + plan.recompute,
            "full, selective, sqrt or every_K");
+  }
+}
+
+void require_runnable_pipeline(const layout::Plan& plan) {
+  const auto refuse = [](const char* what, std::string got, std::string expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = what, .got = std::move(got), .expected = std::move(expected)});
+  };
+  if (!plan.keeps_replicas_equal()) {
+    refuse("replicas of a pipeline average gradients in each step",
+           plan.exchange.method == layout::ExchangeMethod::servers ? "exchange.method servers"
+                                                                   : "exchange.method local_steps",
+           "exchange.method all_reduce or zero");
+  }
+  if (plan.compression.codec != "none") {
+    refuse("gradients of a pipeline are not compressed", "ddp.hook " + plan.compression.codec,
+           "none");
+  }
+  if (plan.threads > 0) {
+    refuse("stages of a pipeline are on processes", fmt::format("mesh.threads {}", plan.threads),
+           "0");
   }
 }
 

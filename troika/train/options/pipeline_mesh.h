@@ -17,13 +17,23 @@ layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks);
 // that neighbouring ranks, which are on one machine if possible, compute layers together.
 layout::Mesh tensor_mesh(const TrainOptions& options, int ranks);
 
+// The same from mesh.pipeline, mesh.data and mesh.tensor, for a mesh with these axes in this order.
+// One of them of size -1 has the ranks that the others leave. If several are -1, the data axis must
+// be one of them: it has these ranks, and the other axes have one.
+layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks);
+
 // Throws Error(usage) if options of pipelines or of tensor axes are set, which the plan would
 // ignore. `strategy` is the strategy's name.
 void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& options,
                                  const char* strategy);
 
 // Throws Error(usage) if the plan's mesh has an axis that cannot be run, or a tensor axis beside
-// something that it does not combine with; the error names it.
+// something that it does not combine with, such as stages of different numbers of replicas; the
+// error names it.
 void require_runnable_axes(const layout::Plan& plan);
+
+// Throws Error(usage) if the plan of a pipeline has local steps, parameter servers, compressed
+// gradients or threads.
+void require_runnable_pipeline(const layout::Plan& plan);
 
 }  // namespace troika::train

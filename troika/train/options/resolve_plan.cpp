@@ -141,8 +141,8 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
 
 // The loader's batches are the micro-batches, as in gradient accumulation. Expects the schedule of
 // a pipeline without flushes; its default is their least number.
-void cut_model(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  plan.mesh = pipeline_mesh(options, cluster.ranks());
+void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
+  plan.mesh = std::move(mesh);
   plan.chunks = options.pipeline.chunks;
   plan.cut = options.pipeline.cut;
   if (options.zero.stage > 0) {
@@ -168,7 +168,7 @@ void cut_model(Plan& plan, const TrainOptions& options, const Cluster& cluster) 
 
 // A strategy that is named after a schedule uses this schedule and ignores pipeline.schedule.
 void pipeline(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  cut_model(plan, options, cluster);
+  cut_model(plan, options, pipeline_mesh(options, cluster.ranks()));
   plan.schedule = plan.strategy == kPipeline ? options.pipeline.schedule : plan.strategy;
 }
 
@@ -183,7 +183,12 @@ void pipedream(Plan& plan, const TrainOptions& options, const Cluster& cluster) 
   plan.schedule = layout::asynchronous_schedule_name(chosen);
   plan.without_flushes = {.in_flight = options.pipeline.in_flight,
                           .steps_by_replicas = options.pipeline.steps_by_replicas};
-  cut_model(plan, options, cluster);
+  cut_model(plan, options, pipeline_mesh(options, cluster.ranks()));
+}
+
+void cut_model_and_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  cut_model(plan, options, three_axes_mesh(options, cluster.ranks()));
+  plan.schedule = options.pipeline.schedule;
 }
 
 void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
@@ -227,6 +232,7 @@ constexpr std::array kStrategies{
     Strategy{"pipedream", "pipedream", pipedream<StageWeights::stashed>},
     Strategy{"pipedream_2bw", "pipedream_2bw", pipedream<StageWeights::double_buffered>},
     Strategy{"tp", "tp", cut_layers},
+    Strategy{"3d", "3d", cut_model_and_layers},
     Strategy{"pipedream_flush", "1f1b", pipeline},
     Strategy{"auto", "ddp", all_reduce},
     Strategy{"ddp2", "dp", ddp2},
@@ -374,20 +380,7 @@ void require_runnable(const Plan& plan, int world) {
            fmt::format("stages.cut {} and schedule.name {}", plan.cut, plan.schedule),
            "a schedule by name, or no cut");
   }
-  if (is_cut && !plan.keeps_replicas_equal()) {
-    refuse("replicas of a pipeline average gradients in each step",
-           plan.exchange.method == ExchangeMethod::servers ? "exchange.method servers"
-                                                           : "exchange.method local_steps",
-           "exchange.method all_reduce or zero");
-  }
-  if (is_cut && plan.compression.codec != "none") {
-    refuse("gradients of a pipeline are not compressed", "ddp.hook " + plan.compression.codec,
-           "none");
-  }
-  if (is_cut && plan.threads > 0) {
-    refuse("stages of a pipeline are on processes", fmt::format("mesh.threads {}", plan.threads),
-           "0");
-  }
+  if (is_cut) require_runnable_pipeline(plan);
   if (plan.mesh.ranks() != world) {
     refuse("a plan for another world",
            fmt::format("{} ranks: mesh.axes {}", plan.mesh.ranks(), plan.mesh.text()),

@@ -45,7 +45,8 @@ TrainOptions with_strategy(TrainOptions options, const std::string& strategy);
 bool is_planned(const std::string& key);
 
 // Throws Error(usage) for a plan that contradicts itself, is for another number of ranks than
-// `world`, or needs features that no engine supports: axes other than `pipeline` and `data`, and a
+// `world`, or needs features that no engine supports: axes other than `pipeline`, `data` and
+// `tensor`, a tensor axis beside what it does not combine with (require_runnable_axes()), and a
 // pipeline with local steps, compression or threads.
 void require_runnable(const layout::Plan& plan, int world);
 

@@ -1,5 +1,6 @@
 #include "troika/train/task/replicated_task.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "troika/compat/deferred_init.h"
@@ -74,7 +75,9 @@ std::unique_ptr<Task> make_task_to_fit(const TrainOptions& options) {
   const bool is_cut = plan.schedule != layout::kOneStageSchedule;
   // Weights in a file may have other names and shapes than the model. So they are loaded into a
   // module with all its parameters, which is not sharded yet.
-  if ((!is_cut && plan.exchange.zero_stage < 3) || !options.weights.path.empty()) {
+  const bool cuts_layers = std::ranges::count(plan.mesh.axes(), layout::Axis::tensor) > 0;
+  const bool is_shared_out = is_cut || cuts_layers || plan.exchange.zero_stage == 3;
+  if (!is_shared_out || !options.weights.path.empty()) {
     return make_task(options);
   }
   auto generator = at::detail::getDefaultCPUGenerator();
