@@ -132,9 +132,9 @@ TEST_F(ServedLaunch, DownpourGoesOnWithoutLostReplicas) {
   ASSERT_TRUE(saves_beyond(checkpoints(), 0, kServedPatience)) << launch.err();
   kill("worker0");
   const auto others = folder_ / "runs/run/replicas/1/checkpoints";
-  ASSERT_TRUE(saves_beyond(others, saved_step(others) + 20, kServedPatience)) << launch.err();
+  ASSERT_TRUE(saves_beyond(others, saved_step(others) + 10, kServedPatience)) << launch.err();
   kill("worker3");
-  ASSERT_TRUE(saves_beyond(others, saved_step(others) + 20, kServedPatience)) << launch.err();
+  ASSERT_TRUE(saves_beyond(others, saved_step(others) + 10, kServedPatience)) << launch.err();
   launch.signal(SIGTERM);
   EXPECT_NE(launch.wait(), 0) << "two workers were lost";
   EXPECT_THAT(launch.err(), AllOf(HasSubstr("[cluster] worker 0: killed by SIGKILL"),

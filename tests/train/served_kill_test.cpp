@@ -57,7 +57,7 @@ TEST(ServedKills, TheRankOfTheSchedulerIsLost) {
 }
 
 constexpr int kReplicas = 4;
-constexpr int64_t kDownpourEpochs = 30;
+constexpr int64_t kDownpourEpochs = 15;
 
 // Each process has a server, whose ranges another one has, too.
 [[noreturn]] void be_replica(int rank, int port, const std::filesystem::path& folder) {
