@@ -22,9 +22,11 @@ constexpr Milliseconds kServedPatience{60'000};
 constexpr const char* kServedTraining =
     "train --model.name=mlp --model.hidden_width=8 --model.dropout=0 --data.train_samples=96 "
     "--data.validation_samples=12 --data.global_batch_size=12 --data.augment=true "
-    "--trainer.precision=64-true --trainer.enable_progress_bar=false --optim.name=adamw "
+    "--trainer.precision=64-true --trainer.enable_progress_bar=false "
     "--optim.schedule=constant --trainer.max_epochs=1000000 --checkpoint.every_n_epochs=0 "
     "--checkpoint.every_n_train_steps=5 --run.name=run";
+
+constexpr const char* kAdamW = " --optim.name=adamw";
 
 class ServedLaunch : public testing::Test {
  protected:
@@ -37,12 +39,13 @@ class ServedLaunch : public testing::Test {
   int64_t step() const { return saved_step(checkpoints()); }
 
   // A launch of training that goes on until it is stopped.
-  cluster::LaunchOptions options(int servers, int workers, int replicas = 0) const {
+  cluster::LaunchOptions options(
+      int servers, int workers, int replicas = 0,
+      const std::string& how = "--trainer.strategy=parameter_server --optim.name=adamw") const {
     auto result = cluster::shell(
-        fmt::format("cd {}; echo $$ > $TROIKA_ROLE$TROIKA_ROLE_INDEX; exec {} {} "
-                    "--trainer.strategy=parameter_server --server.replicas={} "
-                    "--server.limit_seconds=2",
-                    folder_.path().string(), TROIKA_PROGRAM, kServedTraining, replicas));
+        fmt::format("cd {}; echo $$ > $TROIKA_ROLE$TROIKA_ROLE_INDEX; exec {} {} {} "
+                    "--server.replicas={} --server.limit_seconds=2",
+                    folder_.path().string(), TROIKA_PROGRAM, kServedTraining, how, replicas));
     result.roles = {.servers = servers, .workers = workers};
     result.processes = cluster::processes_of(*result.roles);
     result.shutdown_timeout = kServedPatience;
@@ -56,8 +59,8 @@ class ServedLaunch : public testing::Test {
   void expect_undisturbed() const {
     const TemporaryFolder alone;
     const auto whole =
-        run_program(fmt::format("cd {}; exec {} {} --trainer.max_steps={}", alone.path().string(),
-                                TROIKA_PROGRAM, kServedTraining, step()));
+        run_program(fmt::format("cd {}; exec {} {}{} --trainer.max_steps={}", alone.path().string(),
+                                TROIKA_PROGRAM, kServedTraining, kAdamW, step()));
     ASSERT_EQ(whole.exit_code, 0) << whole.err;
     expect_same_weights(checkpoints() / "last.safetensors",
                         alone / "runs/run/checkpoints/last.safetensors");
@@ -111,21 +114,43 @@ TEST_F(ServedLaunch, EndsWithTheOnlyCopyOfParameters) {
 }
 
 TEST_F(ServedLaunch, TrainsLikeOneProcess) {
-  const auto outcome = run_program(
-      fmt::format("cd {}; exec {} launch --servers 2 --workers 3 {} {} "
-                  "--trainer.strategy=parameter_server --trainer.max_steps=9",
-                  folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, kServedTraining));
+  const auto outcome = run_program(fmt::format(
+      "cd {}; exec {} launch --servers 2 --workers 3 {} {}{} "
+      "--trainer.strategy=parameter_server --trainer.max_steps=9",
+      folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, kServedTraining, kAdamW));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.orphans, 0);
   EXPECT_THAT(outcome.err, Not(HasSubstr("the launch lets the others run")));
   expect_undisturbed();
 }
 
+// Replica 0 is one of those that are lost. The others save what they have when they are asked to.
+TEST_F(ServedLaunch, DownpourGoesOnWithoutLostReplicas) {
+  const std::string downpour =
+      "--trainer.strategy=downpour --optim.name=sgd --optim.momentum=0 --downpour.n_push=2";
+  cluster::Launch launch(options(2, 4, 0, downpour));
+  ASSERT_TRUE(saves_beyond(checkpoints(), 0, kServedPatience)) << launch.err();
+  kill("worker0");
+  const auto others = folder_ / "runs/run/replicas/1/checkpoints";
+  ASSERT_TRUE(saves_beyond(others, saved_step(others) + 10, kServedPatience)) << launch.err();
+  kill("worker3");
+  ASSERT_TRUE(saves_beyond(others, saved_step(others) + 10, kServedPatience)) << launch.err();
+  launch.signal(SIGTERM);
+  EXPECT_NE(launch.wait(), 0) << "two workers were lost";
+  EXPECT_THAT(launch.err(), AllOf(HasSubstr("[cluster] worker 0: killed by SIGKILL"),
+                                  HasSubstr("[cluster] worker 3: killed by SIGKILL"),
+                                  HasSubstr("; the launch lets the others run; ")));
+  for (const char* log : {"worker-1.log", "worker-2.log"}) {
+    EXPECT_THAT(read_file(launch.logs() / log), Not(HasSubstr("error: "))) << log;
+  }
+  EXPECT_GT(saved_step(folder_ / "runs/run/replicas/2/checkpoints"), saved_step(checkpoints()));
+}
+
 TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {
   const std::tuple<int, std::string, std::string> rows[] = {
       {1, "train --trainer.strategy=ddp",
        "error: [train] servers were launched beside the ranks; got strategy ddp, expected "
-       "strategy parameter_server\n"},
+       "strategy parameter_server or downpour\n"},
       {1, "train --trainer.strategy=parameter_server --server.servers=3",
        "error: [train] servers were launched beside the ranks; got server.servers 3, expected the "
        "1 that were launched\n"},

@@ -237,16 +237,16 @@ TEST(House, TheWorldIsCountedWhereItIsMeant) {
       found.insert(fs::relative(file, kSource / "troika").string());
     }
   }
-  EXPECT_THAT(found,
-              testing::UnorderedElementsAre(
-                  "checkpoint/resume.cpp", "checkpoint/shard.cpp", "observe/step_times.cpp",
-                  "train/engine/placement.cpp", "train/evaluation.cpp", "train/loop/fit.cpp",
-                  "train/loop/run_origin.cpp", "train/loop/whole_state.cpp",
-                  "train/memory/memory_check.cpp", "train/profile/automatic_plan.cpp",
-                  "train/profile/link_times.cpp", "train/engine/block_times.cpp",
-                  "train/profile/plan_memory.cpp", "train/profile/rank_means.cpp",
-                  "train/run/run_group.cpp", "train/run/run_summary.cpp", "train/run/stop.cpp",
-                  "train/trainer.cpp", "train/tuning/pipeline_tuning.cpp"));
+  EXPECT_THAT(
+      found,
+      testing::UnorderedElementsAre(
+          "checkpoint/resume.cpp", "checkpoint/shard.cpp", "observe/step_times.cpp",
+          "train/engine/placement.cpp", "train/evaluation.cpp", "train/loop/run_origin.cpp",
+          "train/loop/whole_state.cpp", "train/memory/memory_check.cpp",
+          "train/profile/automatic_plan.cpp", "train/profile/link_times.cpp",
+          "train/engine/block_times.cpp", "train/profile/plan_memory.cpp",
+          "train/profile/rank_means.cpp", "train/run/run_group.cpp", "train/run/run_summary.cpp",
+          "train/run/stop.cpp", "train/trainer.cpp", "train/tuning/pipeline_tuning.cpp"));
 }
 
 // The identifiers of a source; comments, texts and characters are skipped.

@@ -40,7 +40,12 @@ Plan unusual_plan() {
                                    .replicas = 1,
                                    .push_filters = "half, zlib",
                                    .pull_filters = "zlib",
-                                   .limit_seconds = 2.5}},
+                                   .limit_seconds = 2.5},
+                       .downpour = {.n_fetch = 2,
+                                    .n_push = 3,
+                                    .local_rate = 0.25,
+                                    .overlap = false,
+                                    .warm_start_steps = 4}},
           .compression = {.codec = "topk",
                           .error_feedback = false,
                           .powersgd_rank = 2,
@@ -141,6 +146,20 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(served({.delay = 2}),
             "[layout] servers.delay of servers.consistency sequential; got 2, expected 0, or "
             "servers.consistency bounded");
+  const auto downpour = [&](const ServerExchange& servers) {
+    return refused(
+        {.mesh = mesh, .exchange = {.method = ExchangeMethod::downpour, .servers = servers}});
+  };
+  EXPECT_EQ(downpour({.consistency = "eventual", .replicas = 5}), "none");
+  EXPECT_EQ(downpour({.consistency = "eventual", .replicas = 6}),
+            "[layout] servers.replicas; got 6, expected fewer than the 6 servers");
+  EXPECT_EQ(
+      downpour({}),
+      "[layout] servers.consistency of exchange.method downpour_sgd; got sequential, expected "
+      "eventual: replicas do not wait for each other");
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.downpour = {.n_push = 2}}}),
+            "[layout] values of downpour; got exchange.method all_reduce, expected "
+            "exchange.method downpour_sgd");
 }
 
 TEST(Plan, HasAScheduleOfItsPipeline) {
@@ -226,6 +245,12 @@ TEST(Plan, IsExplained) {
                             .servers = {.consistency = "bounded", .delay = 2, .count = 3}}}),
       HasSubstr("exchange   3 servers step the parameters with the ranks' gradients; consistency "
                 "bounded, delay 2\n"));
+  EXPECT_THAT(
+      explain({.exchange = {.method = ExchangeMethod::downpour,
+                            .servers = {.consistency = "eventual", .count = 3, .replicas = 2},
+                            .downpour = {.n_fetch = 2, .warm_start_steps = 9}}}),
+      HasSubstr("exchange   replicas push gradients every 1 and fetch parameters every 2 "
+                "steps; replica 0 makes 9 steps alone; copies on 2 servers\n"));
 }
 
 }  // namespace

@@ -206,14 +206,6 @@ TEST(RunSimulator, LocalStepsAverageNowAndThen) {
   EXPECT_THAT(simulate_run(run).step_seconds, testing::ElementsAre(4, 3, 4, 3));
 }
 
-TEST(RunSimulator, RefusesParameterServers) {
-  auto run = pipeline_run("data=2", "one_stage", 1);
-  run.plan.exchange.method = layout::ExchangeMethod::servers;
-  EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
-               "[plan] exchange.method of a simulation; got servers, expected all_reduce, zero or "
-               "local_steps");
-}
-
 TEST(RunSimulator, StagesWithDifferentReplicasShareMicroBatches) {
   // Stage 0 takes twice as long, on two ranks: each runs every other micro-batch.
   auto run = pipeline_run("pipeline=2 data=2-1", "1f1b", 8);

@@ -19,11 +19,12 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ExchangeMethod>, 4> kMethods{
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 5> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
      {"zero", ExchangeMethod::zero},
      {"local_steps", ExchangeMethod::local_steps},
-     {"servers", ExchangeMethod::servers}}};
+     {"servers", ExchangeMethod::servers},
+     {"downpour_sgd", ExchangeMethod::downpour}}};
 
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
@@ -54,11 +55,13 @@ struct Written {
 
 void add_exchange(config::Table& table, Written& written) {
   auto& exchange = written.plan.exchange;
-  table.add("exchange.method", &written.method,
-            "how replicas are kept identical; all_reduce: each step averages gradients; zero: the "
-            "same, and memory is sharded; local_steps: parameters are averaged every few steps; "
-            "servers: parameter servers step the parameters",
-            config::one_of(method_names()));
+  table.add(
+      "exchange.method", &written.method,
+      "how replicas are kept identical; all_reduce: each step averages gradients; zero: the "
+      "same, and memory is sharded; local_steps: parameters are averaged every few steps; "
+      "servers: parameter servers step the parameters; downpour_sgd: the same, by replicas that "
+      "do not wait for each other",
+      config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
             "size of a bucket of gradients, in bytes", config::at_least(int64_t{0}));
   table.add("exchange.first_bucket_bytes", &exchange.first_bucket_bytes,
@@ -105,6 +108,21 @@ void add_servers(config::Table& table, ServerExchange& servers) {
             "filters of parameters on their way to the ranks");
   table.add("servers.limit_seconds", &servers.limit_seconds,
             "a process that is silent for this time is lost", config::above(0.0));
+}
+
+void add_downpour(config::Table& table, DownpourExchange& downpour) {
+  table.add("downpour.n_fetch", &downpour.n_fetch,
+            "number of steps from one fetch of the parameters to the next one",
+            config::count_from(1));
+  table.add("downpour.n_push", &downpour.n_push,
+            "number of steps whose gradients are added up for one push", config::count_from(1));
+  table.add("downpour.local_rate", &downpour.local_rate,
+            "rate of a replica's own steps between fetches, as a multiple of the learning rate",
+            config::at_least(0.0));
+  table.add("downpour.overlap", &downpour.overlap,
+            "a replica computes while its parameters are fetched");
+  table.add("downpour.warm_start_steps", &downpour.warm_start_steps,
+            "number of steps that replica 0 makes before the others begin", config::count_from(0));
 }
 
 void add_compression(config::Table& table, Compression& compression) {
@@ -166,6 +184,7 @@ config::Table make_table(Written& written) {
             "sum the gradients of micro-batches instead of averaging them");
   add_exchange(table, written);
   add_servers(table, plan.exchange.servers);
+  add_downpour(table, plan.exchange.downpour);
   add_compression(table, plan.compression);
   table.add("memory.precision", &plan.precision, "number type; see trainer.precision");
   table.add(
@@ -300,8 +319,17 @@ void Plan::verify() const {
     refuse("servers.delay of servers.consistency " + servers.consistency,
            std::to_string(servers.delay), "0, or servers.consistency bounded");
   }
+  const bool is_downpour = exchange.method == ExchangeMethod::downpour;
+  if (is_downpour && servers.consistency != "eventual") {
+    refuse("servers.consistency of exchange.method downpour_sgd", servers.consistency,
+           "eventual: replicas do not wait for each other");
+  }
+  if (!is_downpour && exchange.downpour != DownpourExchange()) {
+    refuse("values of downpour", std::string("exchange.method ") + method_name(exchange.method),
+           "exchange.method downpour_sgd");
+  }
   const int64_t count = servers.count > 0 ? servers.count : mesh.ranks();
-  if (exchange.method == ExchangeMethod::servers && servers.replicas >= count) {
+  if (has_servers() && servers.replicas >= count) {
     refuse("servers.replicas", std::to_string(servers.replicas),
            fmt::format("fewer than the {} server{}", count, count == 1 ? "" : "s"));
   }

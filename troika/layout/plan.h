@@ -32,10 +32,11 @@ enum class ExchangeMethod {
   all_reduce,   // averages gradients every step; each rank holds all parameters and states
   zero,         // as all_reduce, with states, gradients and parameters sharded
   local_steps,  // ranks step independently; parameters are averaged from time to time
-  servers       // parameter servers step the parameters with the ranks' gradients; ranks pull them
+  servers,      // parameter servers step the parameters with the ranks' gradients; ranks pull them
+  downpour      // as servers, by replicas that never wait for each other between cuts
 };
 
-// For ExchangeMethod::servers (docs/parameter-server.md).
+// For ExchangeMethod::servers and downpour (docs/parameter-server.md).
 struct ServerExchange {
   // sequential: a step begins when all ranks have finished the one before; bounded: `delay` steps
   // earlier; eventual: at once.
@@ -48,6 +49,21 @@ struct ServerExchange {
   double limit_seconds = 10;      // a process that is silent for this time is lost
 
   bool operator==(const ServerExchange&) const = default;
+};
+
+// For ExchangeMethod::downpour (docs/downpour.md): Downpour SGD (Dean et al., NIPS 2012, section
+// 4.1).
+struct DownpourExchange {
+  int64_t n_fetch = 1;  // steps of a replica from one fetch of the parameters to the next one
+  int64_t n_push = 1;   // steps of a replica whose gradients are added up for one push
+  // The rate of a replica's own SGD between fetches, as a multiple of the servers' rate. 0: the
+  // replica does not step by itself.
+  double local_rate = 1;
+  // Whether a replica computes while its parameters are fetched.
+  bool overlap = true;
+  int64_t warm_start_steps = 0;  // steps that replica 0 makes before the others begin
+
+  bool operator==(const DownpourExchange&) const = default;
 };
 
 struct GradientExchange {
@@ -76,6 +92,7 @@ struct GradientExchange {
   double outer_momentum = 0.9;
 
   ServerExchange servers = {};
+  DownpourExchange downpour = {};
 
   bool operator==(const GradientExchange&) const = default;
 };
@@ -137,9 +154,9 @@ struct Plan {
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) if ZeRO's stage or group, threads, values of `servers`, or a schedule
-  // without flushes are combined with a method, a mesh, micro-batches or each other in a way that
-  // is not supported.
+  // Throws Error(usage) if ZeRO's stage or group, threads, values of `servers` or `downpour`, or a
+  // schedule without flushes are combined with a method, a mesh, micro-batches or each other in a
+  // way that is not supported.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.
@@ -150,6 +167,11 @@ struct Plan {
   // Whether stages step by themselves, without a flush before each step.
   bool is_asynchronous() const { return weights() != StageWeights::synchronous; }
   AsynchronousPipeline asynchronous() const;
+  // Whether parameter servers step the parameters.
+  bool has_servers() const {
+    return exchange.method == ExchangeMethod::servers ||
+           exchange.method == ExchangeMethod::downpour;
+  }
   // Whether every rank has all parameters and all states of the optimizer.
   bool holds_all_states() const {
     return exchange.method == ExchangeMethod::all_reduce && mesh.size(Axis::pipeline) == 1;

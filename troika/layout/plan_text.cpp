@@ -40,6 +40,18 @@ std::string exchange_text(const Plan& plan) {
       if (servers.replicas > 0) text += fmt::format("; copies on {} servers", servers.replicas);
       return text;
     }
+    case ExchangeMethod::downpour: {
+      const auto& downpour = exchange.downpour;
+      std::string text =
+          fmt::format("replicas push gradients every {} and fetch parameters every {} step{}",
+                      downpour.n_push, downpour.n_fetch, downpour.n_fetch == 1 ? "" : "s");
+      if (downpour.warm_start_steps > 0) {
+        text += fmt::format("; replica 0 makes {} steps alone", downpour.warm_start_steps);
+      }
+      const auto& servers = exchange.servers;
+      if (servers.replicas > 0) text += fmt::format("; copies on {} servers", servers.replicas);
+      return text;
+    }
     case ExchangeMethod::local_steps:
       break;
   }

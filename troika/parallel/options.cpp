@@ -100,20 +100,41 @@ void add_options(config::Table& table, ServerSection& options) {
   table.add("server.delay", &options.delay,
             "consistency bounded: number of steps that processes may be apart", count_from(0));
   table.add("server.servers", &options.servers,
-            "parameter_server: number of servers, which are threads of the processes; 0: one in "
+            "parameter_server, downpour: number of servers, which are threads of the processes; 0: "
+            "one in "
             "each process",
             config::between(int64_t{0}, int64_t{4096}));
-  table.add("server.replicas", &options.replicas,
-            "parameter_server: number of copies of each range of parameters on other servers",
-            count_from(0));
+  table.add(
+      "server.replicas", &options.replicas,
+      "parameter_server, downpour: number of copies of each range of parameters on other servers",
+      count_from(0));
   table.add("server.push_filters", &options.push_filters,
-            "parameter_server: filters of gradients on their way to the servers "
+            "parameter_server, downpour: filters of gradients on their way to the servers "
             "(docs/parameter-server.md); empty: none");
   table.add("server.pull_filters", &options.pull_filters,
-            "parameter_server: filters of parameters on their way to the processes; empty: none");
-  table.add("server.limit_seconds", &options.limit_seconds,
-            "parameter_server: a process that is silent for this number of seconds is lost",
-            above(0.0));
+            "parameter_server, downpour: filters of parameters on their way to the processes; "
+            "empty: none");
+  table.add(
+      "server.limit_seconds", &options.limit_seconds,
+      "parameter_server, downpour: a process that is silent for this number of seconds is lost",
+      above(0.0));
+}
+
+void add_options(config::Table& table, DownpourSection& options) {
+  table.add("downpour.n_fetch", &options.n_fetch,
+            "downpour: number of steps from one fetch of the parameters to the next one",
+            count_from(1));
+  table.add("downpour.n_push", &options.n_push,
+            "downpour: number of steps whose gradients are added up for one push", count_from(1));
+  table.add("downpour.local_rate", &options.local_rate,
+            "downpour: rate of a replica's own SGD steps between fetches, as a multiple of the "
+            "learning rate; 0: no such steps",
+            config::at_least(0.0));
+  table.add("downpour.overlap", &options.overlap,
+            "downpour: compute the next step while parameters are fetched; false: wait for them");
+  table.add("downpour.warm_start_steps", &options.warm_start_steps,
+            "downpour: number of steps that replica 0 makes before the others begin",
+            count_from(0));
 }
 
 void add_options(config::Table& table, MeshOptions& options) {

@@ -67,7 +67,7 @@ struct DiLoCoOptions {
   double outer_momentum = 0.9;
 };
 
-// Section [server], of strategy parameter_server.
+// Section [server], of strategies parameter_server and downpour.
 struct ServerSection {
   std::string consistency = "sequential";  // or bounded, eventual
   int64_t delay = 0;                       // steps, of bounded
@@ -78,6 +78,15 @@ struct ServerSection {
   double limit_seconds = 10;
 };
 
+// Section [downpour], of strategy downpour.
+struct DownpourSection {
+  int64_t n_fetch = 1;    // steps
+  int64_t n_push = 1;     // steps
+  double local_rate = 1;  // a multiple of the learning rate
+  bool overlap = true;
+  int64_t warm_start_steps = 0;  // of replica 0, alone
+};
+
 // Binds the options to their keys. `options` must outlive the table.
 void add_options(config::Table& table, DdpOptions& options);
 void add_options(config::Table& table, HorovodOptions& options);
@@ -85,6 +94,7 @@ void add_options(config::Table& table, ZeroOptions& options);
 void add_options(config::Table& table, LocalSgdOptions& options);
 void add_options(config::Table& table, DiLoCoOptions& options);
 void add_options(config::Table& table, ServerSection& options);
+void add_options(config::Table& table, DownpourSection& options);
 void add_options(config::Table& table, MeshOptions& options);
 void add_options(config::Table& table, PipelineSection& options);
 

@@ -88,7 +88,7 @@ void apply(const UpdateSpec& spec, const Segment<T>& s) {
       const T epsilon = static_cast<T>(spec.epsilon);
       return each([&](T& w, T g, size_t i) {
         s.state[i] += g * g;
-        w -= rate * g / (std::sqrt(s.state[i]) + epsilon);
+        w -= rate * (g / (std::sqrt(s.state[i]) + epsilon));
       });
     }
     case UpdateKind::adam:

@@ -266,7 +266,11 @@ Worker& World::worker(Deadline deadline) {
 
 void World::leave(Deadline deadline) {
   if (worker_) worker_->leave(deadline);
-  if (!servers_.empty() && !scheduler_) serve(deadline);
+  if (scheduler_) {
+    serve_scheduler(deadline, {});
+  } else if (!servers_.empty()) {
+    serve(deadline);
+  }
 }
 
 void World::serve_scheduler(Deadline deadline, const std::function<bool()>& is_asked_to_end) {
@@ -276,8 +280,12 @@ void World::serve_scheduler(Deadline deadline, const std::function<bool()>& is_a
            std::ranges::none_of(nodes_[0]->peers, is_worker);
   });
   if (!have_ended) return;
+  const auto is_here = [&](const std::string& peer) {
+    return std::ranges::any_of(nodes_,
+                               [&](const auto& node) { return node->endpoint.name() == peer; });
+  };
   // The servers end when they have heard of it.
-  nodes_[0]->endpoint.run_until([this] { return nodes_[0]->peers.empty(); },
+  nodes_[0]->endpoint.run_until([&] { return std::ranges::all_of(nodes_[0]->peers, is_here); },
                                 std::chrono::seconds(2));
 }
 

@@ -36,7 +36,7 @@ struct WorldOptions {
   // `servers`, each worker's process has one.
   bool is_embedded = false;
   // This worker's process also has the scheduler, which listens at `scheduler`; port 0: any. Its
-  // World must live until the other processes need the scheduler no more; leave() does not wait.
+  // World must live until the other processes need the scheduler no more.
   bool has_scheduler = false;
   std::optional<net::Secret> secret;  // of the run; not used for `alone`
   // How messages in the network are protected; the same in all processes. Each connection proves
@@ -80,9 +80,9 @@ class World {
   // Blocks until this process's worker can begin, and returns it. Throws Error(server, timeout or
   // peer), and CheckError if there is none.
   Worker& worker(Deadline deadline);
-  // Leaves with this process's worker, and blocks until the scheduler has confirmed it. In an
-  // embedded world it then serves the other workers until they have ended. Throws like
-  // Worker::leave() and serve().
+  // Leaves with this process's worker, and blocks until the scheduler has confirmed it. A process
+  // that also has a server or the scheduler then serves the other workers until they have ended.
+  // Throws like Worker::leave() and serve().
   void leave(Deadline deadline);
   // Blocks as long as this process has work: a scheduler until all workers have ended, a server
   // until the scheduler has ended the run. `is_asked_to_end`, if not empty, is called often, under

@@ -13,9 +13,11 @@
 #include "troika/base/random.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/cluster/slurm/commands.h"
+#include "troika/comm/local/local.h"
 #include "troika/compat/accelerator.h"
 #include "troika/compat/error_text.h"
 #include "troika/compat/torch.h"
+#include "troika/data/subset.h"
 #include "troika/nn/attention.h"
 #include "troika/train/callbacks/callbacks.h"
 #include "troika/train/engine/pipeline_plan.h"
@@ -23,6 +25,7 @@
 #include "troika/train/loop/fit.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/replica_run.h"
 #include "troika/train/run/run_group.h"
 #include "troika/train/run/run_summary.h"
 #include "troika/train/task/cuttable.h"
@@ -134,6 +137,39 @@ observe::RunSummary Trainer::fit(Task& task, const data::Dataset& training,
   return fit_claimed(task, training, validation);
 }
 
+observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& training,
+                                         const data::Dataset& validation) {
+  require_batch(options_, group_.size(), training.size());
+  const data::Subset samples(training, group_.rank(), group_.size());
+  Trainer replica(replica_options(options_, group_, folder()),
+                  comm::local::alone(group_.options()));
+  replica.replicas_ = group_;
+  replica.callbacks_ = callbacks_;
+  replica.question_ = question_;
+  // One replica requeues the job.
+  if (group_.rank() == 0) replica.signals_ = signals_;
+  replica.memory_ = memory_ ? *std::exchange(memory_, std::nullopt)
+                            : check_memory_of(options_, training, group_, &task);
+  // Replicas do not write to the same path.
+  const auto own_path = [rank = group_.rank(), folder = replica.folder()](const auto& path) {
+    return rank == 0 ? path : folder / std::filesystem::path(path).filename();
+  };
+  save_ = [&](const auto& path, bool weights_only) {
+    return replica.save_checkpoint(own_path(path), weights_only);
+  };
+  try {
+    const auto summary = replica.fit_claimed(task, samples, validation);
+    stopped_by_ = replica.stopped_by_;
+    save_ = [own_path, save = replica.save_](const auto& path, bool weights_only) {
+      return save(own_path(path), weights_only);
+    };
+    return summary;
+  } catch (...) {
+    save_ = nullptr;
+    throw;
+  }
+}
+
 observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
                                          const data::Dataset& validation) {
   const bool is_main = group_.rank() == 0;
@@ -156,11 +192,17 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     if (!options_.model.name.empty()) use_attention(task.module(), options_.model);
     options_.trainer.memory_format = tuned_memory_format(options_, training, group_, folder());
     options_.trainer.weight_layout = tuned_weight_layout(options_, training, group_, folder());
-    const CpuBinding binding(tuned_cpu_bind(options_, training, group_));
-    if (is_main) {
+    std::optional<CpuBinding> binding;
+    if (!replicas_) binding.emplace(tuned_cpu_bind(options_, training, group_));
+    if (is_main && !replicas_) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
-    auto plan = runnable_plan(options_, group_, task);
+    if (!replicas_ && trains_replicas(options_, group_)) {
+      has_ended = true;  // the replica's run has a summary of its own
+      return fit_replica(task, training, validation);
+    }
+    auto plan = runnable_plan(options_, replicas_ ? *replicas_ : group_, task);
+    if (replicas_) plan.mesh = layout::Mesh(layout::Axis::data, 1);
     require_batch(options_, plan.mesh.sample_shares(), training.size());
     // The memory of stages that are cut by times is predicted when these are known.
     const bool is_cut_later = is_cut_by_times(options_, plan);
@@ -182,7 +224,8 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
                            .task = task,
                            .training = training,
                            .validation = validation,
-                           .callbacks = std::move(callbacks)},
+                           .callbacks = std::move(callbacks),
+                           .replicas = replicas_},
                   question_);
     });
     save_ = [&](const auto& path, bool weights_only) {

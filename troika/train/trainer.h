@@ -32,6 +32,9 @@ namespace troika::train {
 // not depend on the number of ranks that share a global batch, up to rounding and batch-norm
 // statistics (each rank computes them over its own samples unless trainer.sync_batchnorm is set).
 // Validation counts every sample once.
+//
+// With strategy downpour, each rank is a replica that trains on samples of its own, in a run of its
+// own: see docs/downpour.md. Hooks and callbacks then see a group of one rank.
 class Trainer {
  public:
   // Throws Error(usage) if the options ask for a different group (see require_group_of());
@@ -135,6 +138,10 @@ class Trainer {
   RunFolder begin_run();
   observe::RunSummary fit_claimed(Task& task, const data::Dataset& training,
                                   const data::Dataset& validation);
+  // Runs fit() of strategy downpour on this rank: in a Trainer of its own, on this replica's
+  // samples.
+  observe::RunSummary fit_replica(Task& task, const data::Dataset& training,
+                                  const data::Dataset& validation);
   // Implements validate(), test() and predict(): calls `body` with a loop over the data set, unless
   // the limits of the options leave no batches.
   template <typename Body>
@@ -152,6 +159,8 @@ class Trainer {
   const std::string asked_name_;      // the run.name that was given
   std::optional<RunFolder> claimed_;  // for the first fit()
   comm::Group group_;
+  // Not empty: this run is that of one of these replicas, which train by themselves.
+  std::optional<comm::Group> replicas_;
   Callbacks callbacks_;
   StopQuestion question_;
   std::shared_ptr<const cluster::StopSignals> signals_;

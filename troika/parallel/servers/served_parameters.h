@@ -15,14 +15,9 @@
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/exchange.h"
 
-namespace troika::server {
-class Worker;
-class World;
-}  // namespace troika::server
-
 namespace troika::parallel {
 
-class ServedTable;
+class ServedModel;
 
 struct ServedOptions {
   layout::ServerExchange servers = {};
@@ -72,7 +67,7 @@ class ServedParameters : public Exchange {
   bool begin_step(double weight) override;
   // Does nothing: step() pushes.
   void finish_backward() override {}
-  std::vector<optim::Parameter> parameters() const override { return parameters_; }
+  std::vector<optim::Parameter> parameters() const override;
   void step_by(const std::function<void()>& update) override;
   // Gives the module's parameters and the optimizer's states, those of rank 0, to the servers.
   void spread_parameters() override;
@@ -90,10 +85,6 @@ class ServedParameters : public Exchange {
   bool set_syncing(bool /*syncing*/) override { return true; }
 
  private:
-  class Optimizer;
-
-  void make_tables(const ServedOptions& options);
-  void start(const layout::ServerExchange& servers);
   void push(double rate);
   void begin_next_step();
   void give_to_servers();
@@ -104,19 +95,12 @@ class ServedParameters : public Exchange {
 
   torch::nn::Module& module_;
   comm::Group group_;
-  std::vector<optim::Parameter> parameters_;
-  optim::OptimizerOptions optimizer_;
-  std::vector<std::unique_ptr<ServedTable>> tables_;
-  optim::NamedTensors states_;  // of own_optimizer(), whose memory they share
-  std::unique_ptr<server::World> world_;
-  server::Worker* worker_ = nullptr;
+  std::unique_ptr<ServedModel> model_;
   const std::chrono::nanoseconds limit_;  // in which a lost process is noticed
-  // Whether scheduler and servers go on after this object, and must know that the rank has left.
-  bool leaves_ = false;
-  double factor_ = 1;               // on this rank's gradients, of begin_step()
-  bool has_pushed_ = false;         // in this step
-  bool is_cut_ = true;              // no step has been made since the last cut
-  std::vector<int64_t> staleness_;  // number of steps by their staleness
+  double factor_ = 1;                     // on this rank's gradients, of begin_step()
+  bool has_pushed_ = false;               // in this step
+  bool is_cut_ = true;                    // no step has been made since the last cut
+  std::vector<int64_t> staleness_;        // number of steps by their staleness
 };
 
 }  // namespace troika::parallel

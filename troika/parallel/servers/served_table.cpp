@@ -83,9 +83,9 @@ bool ServedTable::is_for(const server::UpdateSpec& update, double rate_factor) c
   return update_ == update && rate_factor_ == rate_factor;
 }
 
-void ServedTable::add(const optim::Parameter& parameter) {
+void ServedTable::add(const optim::Parameter& parameter, size_t index) {
   const int64_t keys = (parameter.tensor.numel() + kWidth - 1) / kWidth;
-  members_.push_back({parameter, keys_, keys});
+  members_.push_back({parameter, index, keys_, keys});
   keys_ += keys;
 }
 
@@ -114,12 +114,14 @@ at::Tensor ServedTable::elements_of(const at::Tensor& numbers, const Member& mem
       .view(shape.sizes());
 }
 
-void ServedTable::push(server::Worker& worker, double rate, double factor) {
+std::optional<server::Handle> ServedTable::push(server::Worker& worker,
+                                                const std::vector<at::Tensor>& gradients,
+                                                double rate, double factor) {
   if (!gradients_.defined()) gradients_ = at::zeros({keys_, kWidth}, type_);
   std::vector<server::Key> keys;
   std::vector<at::Tensor> parts;
   for (const auto& member : members_) {
-    const auto& gradient = member.parameter.tensor.grad();
+    const auto& gradient = gradients[member.index];
     if (!gradient.defined() || member.keys == 0) continue;
     elements_of(gradients_, member).copy_(gradient);
     parts.push_back(gradients_.narrow(0, member.first, member.keys));
@@ -127,12 +129,12 @@ void ServedTable::push(server::Worker& worker, double rate, double factor) {
       keys.push_back(static_cast<server::Key>(member.first + key));
     }
   }
-  if (keys.empty()) return;
+  if (keys.empty()) return {};
   const bool is_whole = static_cast<int64_t>(keys.size()) == keys_;
   auto pushed = is_whole ? gradients_ : at::cat(parts);
   if (factor != 1) pushed.mul_(factor);
-  worker.push(name_, is_whole ? server::Keys(all()) : server::Keys(keys), values_of(pushed),
-              {.rate = rate * rate_factor_});
+  return worker.push(name_, is_whole ? server::Keys(all()) : server::Keys(keys), values_of(pushed),
+                     {.rate = rate * rate_factor_});
 }
 
 server::Handle ServedTable::pull(server::Worker& worker) const {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,13 +32,17 @@ class ServedTable {
   ServedTable(std::string name, server::UpdateSpec update, double rate_factor, at::ScalarType type);
 
   bool is_for(const server::UpdateSpec& update, double rate_factor) const;
-  void add(const optim::Parameter& parameter);
+  // `index` is the parameter's place in the list of gradients of push().
+  void add(const optim::Parameter& parameter, size_t index);
   server::TableSpec spec(server::Application application) const;
   const std::string& name() const { return name_; }
   int64_t bytes() const;  // of the values
 
-  // Push the present gradients, multiplied by `factor`; parameters without one are left out.
-  void push(server::Worker& worker, double rate, double factor);
+  // Pushes gradients, multiplied by `factor`; parameters whose gradient is undefined are left out.
+  // Returns nothing if all are.
+  std::optional<server::Handle> push(server::Worker& worker,
+                                     const std::vector<at::Tensor>& gradients, double rate,
+                                     double factor);
   server::Handle pull(server::Worker& worker) const;
   server::Handle pull_state(server::Worker& worker) const;
   // Writes values, and with `state` also the optimizer's states, to the servers. `state` holds the
@@ -51,6 +56,7 @@ class ServedTable {
  private:
   struct Member {
     optim::Parameter parameter;
+    size_t index = 0;
     int64_t first = 0;  // key
     int64_t keys = 0;
   };

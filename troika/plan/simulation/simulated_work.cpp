@@ -19,8 +19,10 @@ void SimulatedRun::verify() const {
   if (plan.threads > 0) {
     refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");
   }
-  if (plan.exchange.method == layout::ExchangeMethod::servers) {
-    refuse("exchange.method of a simulation", "servers", "all_reduce, zero or local_steps");
+  if (plan.has_servers()) {
+    const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
+    refuse("exchange.method of a simulation", is_downpour ? "downpour_sgd" : "servers",
+           "all_reduce, zero or local_steps");
   }
   if (plan.without_flushes.steps_by_replicas) {
     refuse("schedule.steps_by_replicas of a simulation", "true", "false");

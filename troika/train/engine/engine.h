@@ -128,10 +128,13 @@ struct EngineSetup {
   const layout::Plan& plan;
   Task& task;
   const comm::MeshGroups& groups;  // of the plan's mesh
-  int64_t steps = 0;               // optimizer steps of the whole run; 0 if a time limit ends it
-  int64_t global_batch = 0;        // samples of a micro-batch over all ranks
-  observe::StepTimes& times;       // collects the times of the steps' phases
-  Trace* trace = nullptr;          // may be null
+  // The ranks whose replicas train by themselves, for method downpour; null: those of the data
+  // axis.
+  const comm::Group* replicas = nullptr;
+  int64_t steps = 0;          // optimizer steps of the whole run; 0 if a time limit ends it
+  int64_t global_batch = 0;   // samples of a micro-batch over all ranks
+  observe::StepTimes& times;  // collects the times of the steps' phases
+  Trace* trace = nullptr;     // may be null
   // Called before each optimizer step, when gradients and the learning rate are ready.
   std::function<void()> before_step = [] {};
 };

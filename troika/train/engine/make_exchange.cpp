@@ -99,6 +99,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   compat::DeferredInit* values) {
   const auto& group = groups.data();
   require_replicas(plan, task);
+  TROIKA_CHECK(plan.exchange.method != ExchangeMethod::downpour, "a method of replicas together");
   if (plan.exchange.method == ExchangeMethod::servers) {
     return make_served_exchange(plan, options, recipe, task.module(), group);
   }
@@ -126,6 +127,14 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
     local.outer = parallel::diloco_outer(exchange.outer_lr, exchange.outer_momentum);
   }
   return std::make_unique<parallel::LocalSteps>(task.module(), group, local);
+}
+
+std::unique_ptr<parallel::Exchange> make_downpour(const layout::Plan& plan,
+                                                  const TrainOptions& options,
+                                                  const OptimizerRecipe& recipe, Task& task,
+                                                  const comm::Group& replicas) {
+  require_replicas(plan, task);
+  return make_served_exchange(plan, options, recipe, task.module(), replicas);
 }
 
 }  // namespace troika::train

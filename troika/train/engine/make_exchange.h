@@ -35,4 +35,11 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const comm::MeshGroups& groups, Trace* trace,
                                                   compat::DeferredInit* values = nullptr);
 
+// Makes the exchange of a plan of method downpour, of which the ranks of `replicas` are the
+// replicas. Throws Error(usage) like make_exchange(). Called by all ranks; blocks.
+std::unique_ptr<parallel::Exchange> make_downpour(const layout::Plan& plan,
+                                                  const TrainOptions& options,
+                                                  const OptimizerRecipe& recipe, Task& task,
+                                                  const comm::Group& replicas);
+
 }  // namespace troika::train

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/precision.h"
+#include "troika/parallel/servers/downpour.h"
 #include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/served_parameters.h"
 #include "troika/server/filter.h"
@@ -18,15 +20,10 @@ namespace troika::train {
 
 namespace {
 
-void require(bool holds, const std::string& got, const std::string& expected) {
-  if (holds) return;
-  throw Error("train", ErrorKind::usage,
-              {.what = "strategy parameter_server steps parameters on servers",
-               .got = got,
-               .expected = expected});
-}
+using Require =
+    std::function<void(bool holds, const std::string& got, const std::string& expected)>;
 
-void require_filters(const layout::ServerExchange& servers) {
+void require_filters(const layout::ServerExchange& servers, const Require& require) {
   const auto push = server::parse_filters(servers.push_filters);
   server::check_filters(push, server::Direction::push);
   server::check_filters(server::parse_filters(servers.pull_filters), server::Direction::pull);
@@ -43,15 +40,25 @@ void require_filters(const layout::ServerExchange& servers) {
 
 void require_servable(const layout::Plan& plan, const TrainOptions& options,
                       const OptimizerRecipe& recipe, const torch::nn::Module& module) {
+  const Require require = [&](bool holds, const std::string& got, const std::string& expected) {
+    if (holds) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy " + plan.strategy + " steps parameters on servers",
+                 .got = got,
+                 .expected = expected});
+  };
   const auto& trainer = options.trainer;
   require(trainer.gradient_clip_val == 0,
           "trainer.gradient_clip_val " + std::to_string(trainer.gradient_clip_val),
           "0: no rank has the mean gradient that would be clipped");
   const auto& name = recipe.optimizer.name;
-  constexpr const char* kOptimizers = "optim.name sgd, adam, adamw or adagrad";
-  require(!recipe.make, "an optimizer of configure_optimizers()", kOptimizers);
-  require(name == "sgd" || name == "adam" || name == "adamw" || name == "adagrad",
-          "optim.name " + name, kOptimizers);
+  const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
+  const std::string optimizers =
+      is_downpour ? "optim.name sgd or adagrad" : "optim.name sgd, adam, adamw or adagrad";
+  require(!recipe.make, "an optimizer of configure_optimizers()", optimizers);
+  const bool is_adam = name == "adam" || name == "adamw";
+  require(name == "sgd" || name == "adagrad" || (is_adam && !is_downpour), "optim.name " + name,
+          optimizers);
   const auto precision = nn::parse_precision(plan.precision);
   require(!precision.needs_masters() && !precision.needs_scaler(),
           "trainer.precision " + precision.name, "32, 64 or bf16-mixed");
@@ -63,7 +70,7 @@ void require_servable(const layout::Plan& plan, const TrainOptions& options,
           "none; server.push_filters compress gradients");
   require(plan.offload.optimizer.empty(), "offload.optimizer " + plan.offload.optimizer,
           "none: servers keep the states");
-  require_filters(plan.exchange.servers);
+  require_filters(plan.exchange.servers, require);
 }
 
 }  // namespace
@@ -78,8 +85,8 @@ TrainOptions with_launched_servers(TrainOptions options, const server::WorldOpti
   auto& servers = options.server.servers;
   if (servers == 0) servers = role.servers;
   const auto plan = resolve_plan(options, workers);
-  if (plan.exchange.method != layout::ExchangeMethod::servers) {
-    refuse("strategy " + plan.strategy, "strategy parameter_server");
+  if (!plan.has_servers()) {
+    refuse("strategy " + plan.strategy, "strategy parameter_server or downpour");
   }
   if (plan.exchange.servers.count != role.servers) {
     refuse(fmt::format("server.servers {}", plan.exchange.servers.count),
@@ -105,6 +112,11 @@ std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& pla
   served.optimizer_of = [&recipe](const optim::Parameter& parameter) {
     return options_of(recipe, parameter);
   };
+  if (plan.exchange.method == layout::ExchangeMethod::downpour) {
+    return std::make_unique<parallel::Downpour>(
+        module, group,
+        parallel::DownpourOptions{.served = served, .downpour = plan.exchange.downpour});
+  }
   return std::make_unique<parallel::ServedParameters>(module, group, served);
 }
 

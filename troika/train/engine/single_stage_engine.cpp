@@ -132,8 +132,11 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
          .expected = "one that steps on the device",
          .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
-  exchange_ =
-      make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace, values.get());
+  exchange_ = plan.exchange.method == layout::ExchangeMethod::downpour
+                  ? make_downpour(plan, setup.options, recipe_, task,
+                                  setup.replicas ? *setup.replicas : setup.groups.data())
+                  : make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace,
+                                  values.get());
   try {
     optimization_.emplace(placement().precision, *exchange_, recipe_,
                           CutTensors(*exchange_, task.module()));

@@ -96,6 +96,7 @@ std::unique_ptr<Engine> Fit::start_engine() {
                       .plan = setup_.plan,
                       .task = setup_.task,
                       .groups = setup_.groups,
+                      .replicas = setup_.replicas ? &*setup_.replicas : nullptr,
                       .steps = epochs_.planned_steps(),
                       .global_batch = epochs_.global_batch(),
                       .times = measured_.times(),
@@ -175,7 +176,7 @@ void Fit::run_training_data() {
 
 RunPlan Fit::plan() const {
   const auto& options = setup_.options;
-  const auto& world = setup_.world();
+  const auto& processes = setup_.processes();
   return {
       .name = options.run.name,
       .model = options.model.name.empty() ? setup_.task.module().name() : options.model.name,
@@ -188,10 +189,10 @@ RunPlan Fit::plan() const {
       .steps_per_epoch = epochs_.steps_per_epoch(),
       .batch = epochs_.global_batch(),
       .micro_batches = setup_.plan.micro_batches,
-      .ranks = world.size(),
+      .ranks = processes.size(),
       .replicas = setup_.plan.mesh.sample_shares(),
-      .nodes = 1 + std::ranges::max(world.nodes()),
-      .backend = std::string(world.backend()),
+      .nodes = 1 + std::ranges::max(processes.nodes()),
+      .backend = std::string(processes.backend()),
       .device = engine_->placement().device.str(),
       .strategy = options.trainer.plan.empty() ? options.trainer.strategy : setup_.plan.strategy,
       .precision = options.trainer.precision,
@@ -202,7 +203,7 @@ observe::RunSummary Fit::summary(const std::string& status) const {
   const auto& at = epochs_.at();
   const auto& checkpoint = checkpoints_.latest();
   observe::RunSummary summary =
-      empty_summary(setup_.options, setup_.world(), setup_.folder, status);
+      empty_summary(setup_.options, setup_.processes(), setup_.folder, status);
   summary.steps = at.step;
   summary.samples = at.samples;
   summary.epochs = at.epoch;

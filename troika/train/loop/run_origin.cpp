@@ -107,7 +107,7 @@ void require_resumable(const checkpoint::CheckpointReader& saved) {
 
 RunOrigin::RunOrigin(const RunSetup& setup) : setup_(setup) {
   const auto& options = setup.options;
-  seed_everything(options, setup.groups.data());
+  seed_everything(options, setup.replicas ? *setup.replicas : setup.groups.data());
   const auto checkpoint = find_checkpoint();
   if (!checkpoint.empty()) {
     open(checkpoint);
@@ -141,14 +141,15 @@ void RunOrigin::open(const std::filesystem::path& checkpoint) {
 }
 
 std::string RunOrigin::choose_id() const {
+  const auto& processes = setup_.processes();
   std::string id;
-  if (setup_.is_main()) {
+  if (processes.rank() == 0) {
     const auto logged = id_of_logged_run(setup_.folder);
     const bool goes_on =
         saved_ && saved_->has(kRunId) && checkpoint::text_of(saved_->read(kRunId)) == logged;
     id = goes_on ? logged : random_name();
   }
-  return setup_.world().broadcast_text(id, 0, "run id");
+  return processes.broadcast_text(id, 0, "run id");
 }
 
 void RunOrigin::choose_links() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/data/dataset.h"
@@ -27,11 +28,16 @@ struct RunSetup {
   const data::Dataset& training;
   const data::Dataset& validation;
   Callbacks callbacks;
+  // The ranks whose replicas train by themselves (strategy downpour), each in a run of its own, for
+  // which `groups` is this rank alone. They may be lost after the engine was made.
+  std::optional<comm::Group> replicas = {};
   // Elements in the parameters of the whole model, and in the trainable ones among them.
   int64_t parameters = nn::parameter_count(task.module());
   int64_t trainable = trainable_count(task.module());
 
   const comm::Group& world() const { return groups.world(); }
+  // The processes of the run, for descriptions.
+  const comm::Group& processes() const { return replicas ? *replicas : world(); }
   bool is_main() const { return world().rank() == 0; }
   std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
 };

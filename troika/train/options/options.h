@@ -92,6 +92,7 @@ struct TrainOptions {
   parallel::LocalSgdOptions local_sgd;
   parallel::DiLoCoOptions diloco;
   parallel::ServerSection server;
+  parallel::DownpourSection downpour;
   parallel::MeshOptions mesh;
   parallel::PipelineSection pipeline;
 

@@ -118,6 +118,28 @@ void servers(Plan& plan, const TrainOptions& options, const Cluster&) {
                            .limit_seconds = server.limit_seconds};
 }
 
+// The consistency of [server] is that of parameter_server; its default counts as not set.
+void downpour(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  const auto& server = options.server;
+  if (server.consistency == "bounded" || server.delay > 0) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy downpour does not bound how far replicas are apart",
+                 .got = fmt::format("server.consistency {} and server.delay {}", server.consistency,
+                                    server.delay),
+                 .expected = "server.consistency eventual and server.delay 0",
+                 .hint = "strategy parameter_server bounds it"});
+  }
+  servers(plan, options, cluster);
+  plan.exchange.method = ExchangeMethod::downpour;
+  plan.exchange.servers.consistency = "eventual";
+  const auto& own = options.downpour;
+  plan.exchange.downpour = {.n_fetch = own.n_fetch,
+                            .n_push = own.n_push,
+                            .local_rate = own.local_rate,
+                            .overlap = own.overlap,
+                            .warm_start_steps = own.warm_start_steps};
+}
+
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.threads = std::max<int64_t>(1, options.trainer.devices);
 }
@@ -216,6 +238,7 @@ constexpr std::array kStrategies{
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
     Strategy{"diloco", "diloco", diloco},
     Strategy{"parameter_server", "parameter_server", servers},
+    Strategy{"downpour", "downpour", downpour},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},
@@ -355,37 +378,10 @@ bool is_planned(const std::string& key) {
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
-  constexpr std::array kSections{"ddp.",    "horovod.", "zero.",     "local_sgd.", "diloco.",
-                                 "server.", "mesh.",    "pipeline.", "offload."};
+  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.", "local_sgd.", "diloco.",
+                                 "server.", "downpour.", "mesh.", "pipeline.",  "offload."};
   return std::ranges::count(kPlanned, key) > 0 ||
          std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
-}
-
-void require_runnable(const Plan& plan, int world) {
-  plan.verify();
-  const auto refuse = [](std::string what, std::string got, std::string expected) {
-    throw Error("train", ErrorKind::usage,
-                {.what = std::move(what), .got = std::move(got), .expected = std::move(expected)});
-  };
-  const bool is_cut = plan.schedule != layout::kOneStageSchedule;
-  require_runnable_axes(plan);
-  if (!is_cut && plan.mesh.size(Axis::pipeline) > 1) {
-    refuse("a pipeline axis without a schedule of stages",
-           fmt::format("mesh.axes {} and schedule.name {}", plan.mesh.text(), plan.schedule),
-           "a schedule by name, as gpipe, or pipeline=1");
-  }
-  // A cut into one stage only names the blocks of the plan's model.
-  if (!is_cut && plan.cut.find('|') != std::string::npos) {
-    refuse("stages without a schedule of stages",
-           fmt::format("stages.cut {} and schedule.name {}", plan.cut, plan.schedule),
-           "a schedule by name, or no cut");
-  }
-  if (is_cut) require_runnable_pipeline(plan);
-  if (plan.mesh.ranks() != world) {
-    refuse("a plan for another world",
-           fmt::format("{} ranks: mesh.axes {}", plan.mesh.ranks(), plan.mesh.text()),
-           fmt::format("{}, the ranks of this run, or data=-1 for any number", world));
-  }
 }
 
 }  // namespace troika::train

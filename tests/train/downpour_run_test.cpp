@@ -1,0 +1,172 @@
+// Runs with strategy downpour.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <map>
+#include <mutex>
+
+#include "tests/support/errors.h"
+#include "tests/train/fitted_course.h"
+#include "tests/train/logged_rows.h"
+#include "tests/train/waves.h"
+#include "troika/base/config.h"
+#include "troika/base/file.h"
+
+namespace troika::train {
+namespace {
+
+using testing::HasSubstr;
+
+class DownpourRun : public CourseTest {
+ protected:
+  DownpourRun() {
+    options_.trainer.log_every_n_steps = 2;
+    options_.optimizer.name = "sgd";
+    options_.optimizer.momentum = 0;
+    options_.schedule.name = "constant";
+  }
+
+  TrainOptions with(const TrainOptions& base, const std::vector<std::string>& changes) const {
+    auto options = base;
+    auto table = make_table(options);
+    for (const auto& change : changes) table.set_argument("--" + change);
+    return options;
+  }
+  TrainOptions downpour(std::vector<std::string> changes = {}) const {
+    changes.insert(changes.begin(), "trainer.strategy=downpour");
+    return with(options_, changes);
+  }
+
+  static FittedCourse fit(const TrainOptions& options, int ranks) {
+    return fit_course(
+        options, std::vector<int>(static_cast<size_t>(ranks), 0),
+        [] { return make_waves_task(16, 0); }, Waves());
+  }
+};
+
+TEST_F(DownpourRun, OneReplicaInSynchronousOrderIsOneProcess) {
+  options_.schedule.name = "cosine";
+  for (const char* optimizer : {"sgd", "adagrad"}) {
+    options_.optimizer.name = optimizer;
+    const auto oracle = fit(options_, 1);
+    const auto course = fit(downpour({"downpour.overlap=false", "server.servers=2"}), 1);
+    EXPECT_EQ(course.summary.steps, 12);
+    EXPECT_EQ(distance(course, oracle), 0) << optimizer;
+    EXPECT_EQ(course.summary.validation_loss, oracle.summary.validation_loss);
+    EXPECT_EQ(course.summary.train_loss, oracle.summary.train_loss);
+    EXPECT_EQ(course.summary.metrics.at("staleness/max"), 0) << "no other replica";
+  }
+}
+
+// fit_course() expects the same weights on all replicas after the run. The warm start ends within
+// the first epoch.
+TEST_F(DownpourRun, ReplicasLearnFromTheirSamples) {
+  options_.trainer.max_epochs = 6;
+  options_.optimizer.lr = 0.05;
+  options_.data.global_batch_size = 8;
+  for (const auto& changes : {std::vector<std::string>{},
+                              {"downpour.n_push=2", "downpour.n_fetch=3",
+                               "downpour.warm_start_steps=2", "optim.name=adagrad"}}) {
+    const auto options = downpour(changes);
+    const auto summary = fit(options, 4).summary;
+    // 26 samples are 6 for each replica, which has batches of 2.
+    EXPECT_EQ(summary.steps, 6 * 3);
+    std::vector<double> losses;
+    for (const auto& [step, row] : csv_rows(summary.run_folder)) {
+      if (row.contains("validation/loss")) losses.push_back(std::stod(row.at("validation/loss")));
+    }
+    ASSERT_EQ(losses.size(), 6u);
+    EXPECT_LT(losses.back(), losses.front());
+    EXPECT_LE(summary.metrics.at("staleness/p50"), summary.metrics.at("staleness/max"));
+    for (int replica = 1; replica < 4; ++replica) {
+      const auto folder =
+          std::filesystem::path(summary.run_folder) / "replicas" / std::to_string(replica);
+      EXPECT_TRUE(std::filesystem::exists(folder / "metrics.csv")) << replica;
+      EXPECT_TRUE(std::filesystem::exists(folder / "checkpoints/last")) << replica;
+    }
+    const auto config = read_file(std::filesystem::path(summary.run_folder) / "config.toml");
+    EXPECT_THAT(config, HasSubstr("global_batch_size = 8")) << "that of all replicas";
+  }
+}
+
+// Checkpoints of one replica are those of one process, with other strategies, too.
+TEST_F(DownpourRun, ResumesExactly) {
+  options_.optimizer.name = "adagrad";
+  options_.checkpoint.every_n_train_steps = 4;
+  options_.checkpoint.every_n_epochs = 0;
+  options_.trainer.max_epochs = 3;
+  const auto oracle = fit(options_, 1);
+  for (const auto& [first, second] : {std::pair("downpour", "ddp"), {"ddp", "downpour"}}) {
+    auto options = downpour({"downpour.overlap=false", "downpour.n_push=1",
+                             fmt::format("run.name={}-{}", first, second)});
+    options.trainer.strategy = first;
+    options.trainer.max_steps = 8;
+    fit(options, 1);
+    options.trainer.strategy = second;
+    options.trainer.max_steps = -1;
+    options.trainer.ckpt_path = "last";
+    const auto course = fit(options, 1);
+    EXPECT_EQ(course.summary.steps, 18);
+    EXPECT_EQ(distance(course, oracle), 0) << first << " " << second;
+  }
+}
+
+// The second run changes next to nothing, so its losses show the parameters that it began with.
+TEST_F(DownpourRun, ReplicasResumeFromTheCheckpointOfReplica0) {
+  const auto fit_plainly = [](const TrainOptions& options) {
+    const auto make_task = [] {
+      auto net = torch::nn::Sequential(torch::nn::Linear(3, 8), torch::nn::Tanh(),
+                                       torch::nn::Linear(8, 2));
+      fill_with_waves(*net);
+      return std::make_shared<Task>(nn::from_sequential(net));
+    };
+    return fit_course(options, {0, 0}, make_task, Waves());
+  };
+  options_.trainer.max_epochs = 4;
+  auto options = downpour({"downpour.warm_start_steps=2", "trainer.log_every_n_steps=1"});
+  const auto first = fit_plainly(options);
+  options.trainer.max_epochs = 5;
+  options.trainer.ckpt_path = "last";
+  options.optimizer.lr = 1e-14;
+  const auto second = fit_plainly(options);
+  EXPECT_EQ(first.summary.steps, 24);
+  EXPECT_EQ(second.summary.steps, 30);
+  for (const auto* folder : {"run", "run/replicas/1"}) {
+    std::map<int64_t, double> losses;
+    int64_t steps = 0;
+    for (const auto& [step, row] : csv_rows(folder_.path() / folder)) {
+      if (row.contains("validation/loss")) losses[step] = std::stod(row.at("validation/loss"));
+      if (row.contains("train/lr")) ++steps;
+    }
+    EXPECT_EQ(steps, 30) << folder << " has the rows of both runs";
+    EXPECT_NEAR(losses.at(30), losses.at(24), 1e-9) << folder;
+    EXPECT_GT(std::abs(losses.at(24) - losses.at(6)), 1e-4) << folder;
+  }
+}
+
+TEST_F(DownpourRun, RefusesWhatContradicts) {
+  const auto refused = [&](const std::vector<std::string>& changes, const std::string& message) {
+    EXPECT_ERROR(fit(downpour(changes), 1), ErrorKind::usage, message);
+  };
+  const std::string servers = "[train] strategy downpour steps parameters on servers; got ";
+  refused({"optim.name=adamw"}, servers + "optim.name adamw, expected optim.name sgd or adagrad");
+  refused({"trainer.gradient_clip_val=0.5"},
+          servers +
+              "trainer.gradient_clip_val 0.500000, expected 0: no rank has the mean gradient "
+              "that would be clipped");
+  refused({"ddp.hook=fp16"},
+          servers + "ddp.hook fp16, expected none; server.push_filters compress gradients");
+  refused({"server.consistency=bounded", "server.delay=2"},
+          "[train] strategy downpour does not bound how far replicas are apart; got "
+          "server.consistency bounded and server.delay 2, expected server.consistency eventual and "
+          "server.delay 0 (strategy parameter_server bounds it)");
+  refused({"server.replicas=1"},
+          "[layout] servers.replicas; got 1, expected fewer than the 1 server");
+  EXPECT_ERROR(downpour({"downpour.n_fetch=0"}), ErrorKind::usage,
+               "[config] downpour.n_fetch; got 0, expected an integer from 1 to 1000000000");
+  EXPECT_ERROR(downpour({"downpour.n_pull=1"}), ErrorKind::usage,
+               "[config] unknown key downpour.n_pull (did you mean downpour.n_push?)");
+}
+
+}  // namespace
+}  // namespace troika::train

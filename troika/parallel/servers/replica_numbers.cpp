@@ -1,0 +1,105 @@
+#include "troika/parallel/servers/replica_numbers.h"
+
+#include <algorithm>
+
+#include "troika/parallel/servers/served_model.h"
+#include "troika/server/worker.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// The keys: the number of pushes, the last cut of each replica, and the steps by staleness.
+constexpr const char* kTable = "replicas";
+constexpr server::KeySpan kPushes{0, 1};
+
+}  // namespace
+
+ReplicaNumbers::ReplicaNumbers(int replica, int replicas)
+    : replica_(replica), replicas_(replicas), steps_(kMostStaleness + 1) {
+  total_.resize(spec().keys);
+  reported_ = total_;
+}
+
+server::TableSpec ReplicaNumbers::spec() const {
+  return {.name = kTable,
+          .type = server::ValueType::float64,
+          .keys = static_cast<uint64_t>(1 + replicas_ + kMostStaleness + 1),
+          .initial = 0,
+          .application = server::Application::per_push,
+          .update = {.kind = server::UpdateKind::sum}};
+}
+
+void ReplicaNumbers::add_gradient() {
+  if (oldest_ < 0) oldest_ = seen_;
+}
+
+void ReplicaNumbers::count_push() {
+  const std::vector<double> one{1.0};
+  sent_.push_back({worker_->push_pull(kTable, kPushes, one), ++own_, std::exchange(oldest_, -1)});
+  take_counts();
+}
+
+server::Handle ReplicaNumbers::start_fetch() {
+  own_at_fetch_ = own_;
+  return worker_->pull(kTable, kPushes);
+}
+
+void ReplicaNumbers::take_fetch(const server::Handle& fetch, Deadline deadline) {
+  fetch.wait(deadline);
+  seen_ = static_cast<int64_t>(fetch.values<double>()[0]) - own_at_fetch_;
+}
+
+double ReplicaNumbers::pushes(Deadline deadline) const {
+  const auto pulled = worker_->pull(kTable, kPushes);
+  pulled.wait(deadline);
+  return pulled.values<double>()[0];
+}
+
+void ReplicaNumbers::take_counts() {
+  while (!sent_.empty() && sent_.front().count.is_done()) {
+    const auto& push = sent_.front();
+    if (push.count.error().empty()) {
+      const auto others = static_cast<int64_t>(push.count.values<double>()[0]) - push.own;
+      const int64_t staleness = std::clamp<int64_t>(others - push.before, 0, kMostStaleness);
+      ++steps_[static_cast<size_t>(staleness)];
+    }
+    sent_.pop_front();
+  }
+}
+
+void ReplicaNumbers::begin_cut(int64_t cut, Deadline deadline) {
+  for (const auto& push : sent_) push.count.wait(deadline);
+  take_counts();
+  const std::vector<double> own(steps_.begin(), steps_.end());
+  std::ranges::fill(steps_, 0);
+  const auto first = static_cast<server::Key>(1 + replicas_);
+  worker_->push(kTable, server::KeySpan{first, own.size()}, own);
+  const std::vector<double> mark{static_cast<double>(cut)};
+  worker_->assign(kTable, server::KeySpan{static_cast<server::Key>(1 + replica_), 1}, mark);
+}
+
+void ReplicaNumbers::read_cut(Deadline deadline) {
+  const auto pulled = worker_->pull(kTable, server::KeySpan{0, spec().keys});
+  pulled.wait(deadline);
+  const auto values = pulled.values<double>();
+  total_.assign(values.begin(), values.end());
+  seen_ = static_cast<int64_t>(total_[0]) - own_;
+}
+
+bool ReplicaNumbers::is_first(int64_t cut) const {
+  const auto marks = total_.begin() + 1;
+  const auto first = std::find(marks, marks + replicas_, static_cast<double>(cut));
+  return first - marks == replica_;
+}
+
+std::vector<std::pair<std::string, double>> ReplicaNumbers::take_statistics() {
+  std::vector<int64_t> steps;
+  for (size_t i = static_cast<size_t>(1 + replicas_); i < total_.size(); ++i) {
+    steps.push_back(static_cast<int64_t>(total_[i] - reported_[i]));
+  }
+  reported_ = total_;
+  return staleness_percentiles(steps);
+}
+
+}  // namespace troika::parallel
