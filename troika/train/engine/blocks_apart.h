@@ -57,7 +57,6 @@ class BlocksApart {
   void for_large_tensors(const std::function<void(const at::Tensor&)>& use) const;
   nn::Tensors inputs() const;
   nn::Tensors forward();
-  void backward(bool splits, BlockSeconds& times);
   bool is_last() const { return next_ + 1 == stages_.size(); }
 
   Task& task_;
