@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace troika::layout {
@@ -36,6 +37,21 @@ struct SummationSplit {
 SummationSplit split_sums(std::span<const double> workers, std::span<const double> spares);
 // The same for equal links of 1 byte per second.
 SummationSplit split_sums(int workers, int spares);
+
+// How workers exchange gradients with summation servers.
+struct SummationExchange {
+  int64_t partition_bytes = 4'096'000;  // at most, of a piece that one server sums
+  // Of partitions that were pushed and that servers have not confirmed; one that is larger goes
+  // alone. 0: no limit.
+  int64_t credit_bytes = 0;
+  // Whether the partition goes first whose parameters the next forward pass uses first.
+  bool priorities = true;
+  // Bandwidths of the machines' links, as numbers with commas: those of spare machines, then those
+  // of workers. Empty: they are equal.
+  std::string links = {};
+
+  bool operator==(const SummationExchange&) const = default;
+};
 
 // A piece of a bucket of gradients that is pushed, summed and pulled by itself.
 struct Partition {
