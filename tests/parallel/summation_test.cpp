@@ -50,7 +50,7 @@ class Spares {
   ~Spares() {
     for (auto& thread : threads_) thread.join();
   }
-  // Of the worker of a rank; `alone` without spares.
+  // Returns the role of the worker of a rank; `alone` without spares.
   server::WorldOptions role(int rank) const {
     auto role = role_;
     if (!threads_.empty()) role.role = server::WorldRole::worker;

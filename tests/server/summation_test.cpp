@@ -197,8 +197,7 @@ TEST(SummationServers, BytesAreThoseOfTheFormula) {
         auto& client = sums.client(static_cast<size_t>(w));
         EXPECT_EQ(client.traffic().sent_bytes, static_cast<uint64_t>(kBytes));
         EXPECT_EQ(client.traffic().received_bytes, static_cast<uint64_t>(kBytes));
-        // What crosses the link of the worker's machine: its server's messages to and from itself
-        // do not.
+        // The messages between a worker and its own machine's server do not cross the link.
         const auto own = static_cast<size_t>(k + w);
         const auto beside = sums.server(own).traffic().sent_bytes;
         const double link =
