@@ -12,6 +12,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/train/options/pipeline_mesh.h"
+#include "troika/train/options/server_strategies.h"
 
 namespace troika::train {
 
@@ -104,40 +105,6 @@ void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
   exchange.outer_step = true;
   exchange.outer_lr = options.diloco.outer_lr;
   exchange.outer_momentum = options.diloco.outer_momentum;
-}
-
-void servers(Plan& plan, const TrainOptions& options, const Cluster&) {
-  const auto& server = options.server;
-  plan.exchange.method = ExchangeMethod::servers;
-  plan.exchange.servers = {.consistency = server.consistency,
-                           .delay = server.delay,
-                           .count = server.servers,
-                           .replicas = server.replicas,
-                           .push_filters = server.push_filters,
-                           .pull_filters = server.pull_filters,
-                           .limit_seconds = server.limit_seconds};
-}
-
-// The consistency of [server] is that of parameter_server; its default counts as not set.
-void downpour(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  const auto& server = options.server;
-  if (server.consistency == "bounded" || server.delay > 0) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "strategy downpour does not bound how far replicas are apart",
-                 .got = fmt::format("server.consistency {} and server.delay {}", server.consistency,
-                                    server.delay),
-                 .expected = "server.consistency eventual and server.delay 0",
-                 .hint = "strategy parameter_server bounds it"});
-  }
-  servers(plan, options, cluster);
-  plan.exchange.method = ExchangeMethod::downpour;
-  plan.exchange.servers.consistency = "eventual";
-  const auto& own = options.downpour;
-  plan.exchange.downpour = {.n_fetch = own.n_fetch,
-                            .n_push = own.n_push,
-                            .local_rate = own.local_rate,
-                            .overlap = own.overlap,
-                            .warm_start_steps = own.warm_start_steps};
 }
 
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
@@ -237,8 +204,9 @@ constexpr std::array kStrategies{
     Strategy{"local_sgd", "local_sgd", local_sgd},
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
     Strategy{"diloco", "diloco", diloco},
-    Strategy{"parameter_server", "parameter_server", servers},
-    Strategy{"downpour", "downpour", downpour},
+    Strategy{"parameter_server", "parameter_server", choose_servers},
+    Strategy{"downpour", "downpour", choose_downpour},
+    Strategy{"byteps", "byteps", choose_byteps},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},
@@ -378,8 +346,9 @@ bool is_planned(const std::string& key) {
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
-  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.", "local_sgd.", "diloco.",
-                                 "server.", "downpour.", "mesh.", "pipeline.",  "offload."};
+  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.",     "local_sgd.",
+                                 "diloco.", "server.",   "downpour.", "byteps.",
+                                 "mesh.",   "pipeline.", "offload."};
   return std::ranges::count(kPlanned, key) > 0 ||
          std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
 }
