@@ -166,7 +166,7 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
 void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
   plan.chunks = options.pipeline.chunks;
-  plan.cut = options.pipeline.cut;
+  plan.stages.cut = options.pipeline.cut;
   if (options.zero.stage > 0) {
     plan.exchange.method = ExchangeMethod::zero;
     plan.exchange.zero_stage = options.zero.stage;
