@@ -170,7 +170,7 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
 void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
   plan.chunks = options.pipeline.chunks;
-  plan.cut = options.pipeline.cut;
+  plan.stages.cut = options.pipeline.cut;
   if (options.zero.stage > 0) shard(plan, options, options.zero.stage);
   const int64_t micro_batches = options.pipeline.micro_batches;
   if (micro_batches > 0 && plan.micro_batches > 1) {
@@ -317,6 +317,7 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
   const auto& codec = options.ddp.codec;
   Plan plan{.strategy = strategy.ours,
             .mesh = layout::Mesh(Axis::data, std::max(1, cluster.ranks())),
+            .stages = {},
             .micro_batches = options.trainer.accumulate_grad_batches,
             .exchange = {.bucket_bytes = mebibytes(options.comm.bucket_megabytes),
                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes),
