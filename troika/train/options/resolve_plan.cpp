@@ -317,7 +317,7 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
   const auto& codec = options.ddp.codec;
   Plan plan{.strategy = strategy.ours,
             .mesh = layout::Mesh(Axis::data, std::max(1, cluster.ranks())),
-            .stages = {},
+            .stages = layout::ModelStages(),
             .micro_batches = options.trainer.accumulate_grad_batches,
             .exchange = {.bucket_bytes = mebibytes(options.comm.bucket_megabytes),
                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes),
