@@ -265,7 +265,7 @@ TEST(Downpour, FourReplicasFitALogisticRegression) {
     }
     exchange.synchronize_replicas();
     const double reached = loss_of(inputs, targets, module->weight.view(-1)).item<double>();
-    EXPECT_LT(reached - least, 2e-3);
+    EXPECT_LT(reached - least, 1e-2);
   });
 }
 

@@ -119,6 +119,31 @@ TEST(TensorExchange, CountsEachElementOnceInSumsOverTheAxis) {
 }
 
 // Boxes of all ranks cover fused queries, keys and values.
+// As if replicas had averaged gradients in another order on each rank of the axis.
+TEST(TensorParallel, WholeParametersHaveTheSameGradientsOnAllRanks) {
+  const auto options = language("llama", 0, true, 4);
+  comm::local::run(2, [&](const comm::Group& group) {
+    for (const bool sequence : {false, true}) {
+      const auto model = make(options);
+      TensorParallel tensor(*model, group, split_table(options), {.sequence = sequence});
+      loss_of(*model, batch_of(options, 0)).backward();
+      for (const auto& parameter : model->parameters()) {
+        parameter.mutable_grad().mul_(1 + 1e-12 * group.rank());
+      }
+      tensor.finish_backward();
+      int whole = 0;
+      for (const auto& [cut, parameter] : tensor.parameters()) {
+        if (!cut.is_whole()) continue;
+        ++whole;
+        const auto first = parameter.grad().clone();
+        group.broadcast(first, 0).wait();
+        EXPECT_TRUE(first.equal(parameter.grad())) << cut.name;
+      }
+      EXPECT_GT(whole, 2);
+    }
+  });
+}
+
 TEST(TensorParallel, CutsFusedHeadsIntoOneBoxEach) {
   const auto options = language("gpt", 0, true);
   std::mutex mutex;

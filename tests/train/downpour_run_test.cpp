@@ -154,6 +154,14 @@ TEST_F(DownpourRun, RefusesWhatContradicts) {
           servers +
               "trainer.gradient_clip_val 0.500000, expected 0: no rank has the mean gradient "
               "that would be clipped");
+  refused({"checkpoint.train_time_interval=00:00:00:01"},
+          servers +
+              "checkpoint.train_time_interval 00:00:00:01, expected none: checkpoints by "
+              "steps or epochs, which all replicas make together");
+  refused({"checkpoint.monitor=train/loss"},
+          servers +
+              "checkpoint.monitor train/loss, expected a metric of validations, which all "
+              "replicas share");
   refused({"ddp.hook=fp16"},
           servers + "ddp.hook fp16, expected none; server.push_filters compress gradients");
   refused({"server.consistency=bounded", "server.delay=2"},

@@ -146,6 +146,28 @@ TEST_F(TensorRun, CheckpointsBelongToTheModel) {
   }
 }
 
+// The ranks of a tensor axis have had the same samples, which count once.
+TEST_F(TensorRun, AnotherMeshGoesOnWithTheLossOfTheEpoch) {
+  auto options = options_;
+  options.trainer.max_epochs = 1;
+  const auto whole = fit(options, 1, "llama");
+  options.mesh.tensor = 2;
+  options.pipeline.micro_batches = 1;
+  options.run.folder = (folder_ / "cut").string();
+  for (const std::string strategy : {"tp", "3d"}) {
+    options.trainer.strategy = strategy;
+    options.trainer.max_steps = 5;
+    options.trainer.ckpt_path.clear();
+    fit(options, 2, "llama");
+    auto next = options_;
+    next.trainer.max_epochs = 1;
+    next.trainer.ckpt_path = (folder_ / "cut/run/checkpoints/last").string();
+    const auto resumed = fit(next, 1, "llama");
+    EXPECT_EQ(resumed.summary.steps, whole.summary.steps);
+    EXPECT_NEAR(resumed.summary.train_loss, whole.summary.train_loss, 1e-10) << strategy;
+  }
+}
+
 // Each rank takes its part of the gradients so far.
 TEST_F(TensorRun, GoesOnWithAStepThatAnotherStrategyLeft) {
   const auto left = folder_ / "left";

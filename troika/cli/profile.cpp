@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
@@ -11,6 +12,7 @@
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
+#include "troika/train/profile/counted_blocks.h"
 #include "troika/train/profile/measure_profile.h"
 #include "troika/train/profile/plan_memory.h"
 
@@ -59,16 +61,27 @@ int profile_here(const ProfileArguments& arguments, train::TrainOptions options,
   const auto dataset = data::make_dataset(options.data, data::Split::train);
   options.model = fit_model(options.model, *dataset);
   auto asked = arguments.asked;
-  const auto room = train::memory_of_rank(options, group);
-  if (room && !asked.block_by_block) {
+  if (const auto room = train::memory_of_rank(options, group)) {
     const int64_t samples =
         asked.micro_batch > 0 ? asked.micro_batch : train::profiled_batch(options, group);
-    const double needed = train::bytes_of_profiles(options, *dataset, {samples}, group).front();
-    asked.block_by_block = needed > *room;
-    if (asked.block_by_block && group.rank() == 0) {
-      log::info(
-          "measured block by block: a step of the whole model needs {} on a rank, which has {}",
-          human_bytes(needed), human_bytes(*room));
+    if (!asked.block_by_block) {
+      const double needed = train::bytes_of_profiles(options, *dataset, {samples}, group).front();
+      asked.block_by_block = needed > *room;
+      if (asked.block_by_block && group.rank() == 0) {
+        log::info(
+            "measured block by block: a step of the whole model needs {} on a rank, which has {}",
+            human_bytes(needed), human_bytes(*room));
+      }
+    }
+    if (asked.block_by_block) {
+      const double least = train::bytes_of_profile_by_blocks(options, *dataset, samples, group);
+      if (least > *room) {
+        throw Error("profile", ErrorKind::usage,
+                    {.what = "a block of the model does not fit in a rank's memory",
+                     .got = human_bytes(least),
+                     .expected = "at most " + human_bytes(*room),
+                     .hint = "a smaller --micro-batch, or fewer ranks on each machine"});
+      }
     }
   }
   const auto profile = train::measure_profile(options, *dataset, group, asked);

@@ -118,6 +118,9 @@ std::string explain(const Plan& plan) {
                       ? "the model's blocks, cut into stages of about equal numbers of parameters"
                       : "",
                   is_whole && !plan.cut.empty() ? ", " + plan.cut : plan.cut));
+  if (const auto tensor = plan.mesh.size(Axis::tensor); tensor > 1) {
+    lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis", tensor));
+  }
   lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
                               plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
                               plan.micro_batches == 1   ? ""

@@ -171,7 +171,7 @@ void Downpour::step_locally(const std::vector<at::Tensor>& gradients) {
   if (rate == 0) return;
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined()) {
-      model_->parameters()[i].tensor.detach().sub_(gradients[i], rate);
+      model_->parameters()[i].tensor.detach().sub_(gradients[i], rate * model_->rate_factor(i));
     }
   }
 }
@@ -260,7 +260,7 @@ void Downpour::wait_for_others(int64_t step) {
   }
 }
 
-void Downpour::make_cut(const std::function<void(bool is_first)>& read) {
+void Downpour::make_cut(const std::function<void(bool gives)>& read) {
   end_warm_start();
   for (const auto& handle : pushed_) handle.wait(deadline());
   pushed_.clear();
@@ -269,12 +269,18 @@ void Downpour::make_cut(const std::function<void(bool is_first)>& read) {
   numbers_->begin_cut(cut, deadline());
   end_server_step();
   numbers_->read_cut(deadline());
-  const bool is_first = numbers_->is_first(cut);
   const at::NoGradGuard no_grad;
-  if (is_first) give_buffers(module_, model_->worker(), deadline());
-  read(is_first);
-  // No replica pushes before all have read.
-  end_server_step();
+  // A replica that is lost after it has begun the cut may not give; then the next one does. All
+  // replicas make equally many rounds, because a later giver's mark does not end an earlier round.
+  for (int number = 0;; ++number) {
+    const bool gives = numbers_->is_participant(cut, number);
+    if (gives) give_buffers(module_, model_->worker(), deadline());
+    read(gives);
+    if (gives) numbers_->end_giving(cut, number, deadline());
+    // No replica pushes before all have read.
+    end_server_step();
+    if (numbers_->has_been_given(cut, number, deadline())) break;
+  }
   take_buffers(module_, model_->worker(), deadline());
   steps_ = 0;
 }
@@ -282,13 +288,13 @@ void Downpour::make_cut(const std::function<void(bool is_first)>& read) {
 void Downpour::synchronize_replicas() {
   if (steps_ == 0) return;
   if (has_sums()) push();
-  make_cut([this](bool /*is_first*/) { model_->take_states(deadline()); });
+  make_cut([this](bool /*gives*/) { model_->take_states(deadline()); });
 }
 
 void Downpour::spread_parameters() {
   if (has_sums()) push();
-  make_cut([this](bool is_first) {
-    if (is_first) model_->assign(deadline());
+  make_cut([this](bool gives) {
+    if (gives) model_->assign(deadline());
   });
   start_fetch();
   take_fetch();

@@ -97,8 +97,9 @@ class Downpour : public Exchange {
   void end_warm_start();
   // Ends this worker's step, waits until all workers have ended theirs, and begins the next one.
   void end_server_step();
-  // Waits for the other replicas twice: after what all are to see, and after `read`.
-  void make_cut(const std::function<void(bool is_first)>& read);
+  // Waits for the other replicas twice: after what all are to see, and after `read`, with `gives`
+  // on the replica that gives what all take. Repeats the second part if this replica was lost.
+  void make_cut(const std::function<void(bool gives)>& read);
   void wait_for_others(int64_t step);
   Deadline deadline() const;
 

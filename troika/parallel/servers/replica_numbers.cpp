@@ -9,9 +9,21 @@ namespace troika::parallel {
 
 namespace {
 
-// The keys: the number of pushes, the last cut of each replica, and the steps by staleness.
+// The keys: the number of pushes, who has given last what all take at a cut, the last
+// cut that each replica has begun, and the steps by staleness.
 constexpr const char* kTable = "replicas";
-constexpr server::KeySpan kPushes{0, 1};
+constexpr server::KeySpan kPushes{0, 1}, kGiven{1, 1};
+constexpr int kMarks = 2;  // the first replica's key
+
+// Not 0, with which the table begins.
+double mark_of(int64_t cut) {
+  return static_cast<double>(cut + 1);
+}
+
+double mark_of_giver(int64_t cut, int number) {
+  constexpr double kMoreThanReplicas = 1 << 20;
+  return mark_of(cut) * kMoreThanReplicas + number;
+}
 
 }  // namespace
 
@@ -24,7 +36,7 @@ ReplicaNumbers::ReplicaNumbers(int replica, int replicas)
 server::TableSpec ReplicaNumbers::spec() const {
   return {.name = kTable,
           .type = server::ValueType::float64,
-          .keys = static_cast<uint64_t>(1 + replicas_ + kMostStaleness + 1),
+          .keys = static_cast<uint64_t>(kMarks + replicas_ + kMostStaleness + 1),
           .initial = 0,
           .application = server::Application::per_push,
           .update = {.kind = server::UpdateKind::sum}};
@@ -73,10 +85,11 @@ void ReplicaNumbers::begin_cut(int64_t cut, Deadline deadline) {
   take_counts();
   const std::vector<double> own(steps_.begin(), steps_.end());
   std::ranges::fill(steps_, 0);
-  const auto first = static_cast<server::Key>(1 + replicas_);
+  const auto first = static_cast<server::Key>(kMarks + replicas_);
   worker_->push(kTable, server::KeySpan{first, own.size()}, own);
-  const std::vector<double> mark{static_cast<double>(cut)};
-  worker_->assign(kTable, server::KeySpan{static_cast<server::Key>(1 + replica_), 1}, mark);
+  const std::vector<double> mark{mark_of(cut)};
+  worker_->assign(kTable, server::KeySpan{static_cast<server::Key>(kMarks + replica_), 1}, mark)
+      .wait(deadline);
 }
 
 void ReplicaNumbers::read_cut(Deadline deadline) {
@@ -87,15 +100,26 @@ void ReplicaNumbers::read_cut(Deadline deadline) {
   seen_ = static_cast<int64_t>(total_[0]) - own_;
 }
 
-bool ReplicaNumbers::is_first(int64_t cut) const {
-  const auto marks = total_.begin() + 1;
-  const auto first = std::find(marks, marks + replicas_, static_cast<double>(cut));
-  return first - marks == replica_;
+bool ReplicaNumbers::is_participant(int64_t cut, int number) const {
+  const auto marks = total_.begin() + kMarks;
+  if (marks[replica_] != mark_of(cut)) return false;
+  return std::count(marks, marks + replica_, mark_of(cut)) == number;
+}
+
+void ReplicaNumbers::end_giving(int64_t cut, int number, Deadline deadline) {
+  const std::vector<double> mark{mark_of_giver(cut, number)};
+  worker_->assign(kTable, kGiven, mark).wait(deadline);
+}
+
+bool ReplicaNumbers::has_been_given(int64_t cut, int number, Deadline deadline) const {
+  const auto pulled = worker_->pull(kTable, kGiven);
+  pulled.wait(deadline);
+  return pulled.values<double>()[0] == mark_of_giver(cut, number);
 }
 
 std::vector<std::pair<std::string, double>> ReplicaNumbers::take_statistics() {
   std::vector<int64_t> steps;
-  for (size_t i = static_cast<size_t>(1 + replicas_); i < total_.size(); ++i) {
+  for (size_t i = static_cast<size_t>(kMarks + replicas_); i < total_.size(); ++i) {
     steps.push_back(static_cast<int64_t>(total_[i] - reported_[i]));
   }
   reported_ = total_;

@@ -44,8 +44,13 @@ class ReplicaNumbers {
   void begin_cut(int64_t cut, Deadline deadline);
   // Called when all replicas have begun the cut. Reads the numbers of all.
   void read_cut(Deadline deadline);
-  // Whether this replica is the first one that takes part in the cut.
-  bool is_first(int64_t cut) const;
+  // Whether this replica is the one of this number, from 0 on, among those that have begun the cut.
+  bool is_participant(int64_t cut, int number) const;
+  // Marks that this replica, the one of this number, has given what all take at the cut. Blocks
+  // until the mark is kept.
+  void end_giving(int64_t cut, int number, Deadline deadline);
+  // Whether the replica of this number has called end_giving() for this cut.
+  bool has_been_given(int64_t cut, int number, Deadline deadline) const;
   // Returns percentiles of the pushes of all replicas up to the last cut, since the call before.
   std::vector<std::pair<std::string, double>> take_statistics();
 

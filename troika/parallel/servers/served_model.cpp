@@ -97,6 +97,7 @@ ServedModel::ServedModel(const torch::nn::Module& module, const ServedOptions& o
       found = tables_.end() - 1;
     }
     (*found)->add(parameter, i);
+    rate_factors_.push_back(rate_factor);
   }
 }
 

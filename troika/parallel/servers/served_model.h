@@ -46,6 +46,8 @@ class ServedModel {
   ~ServedModel();
 
   const std::vector<optim::Parameter>& parameters() const { return parameters_; }
+  // Returns a parameter's own learning rate divided by that of the optimizer.
+  double rate_factor(size_t parameter) const { return rate_factors_[parameter]; }
   // Returns an optimizer with the states of PyTorch's names, whose step calls `step` with its
   // learning rate. take_states() writes its states, which assign() reads. Called once.
   std::unique_ptr<optim::FlatOptimizer> make_optimizer(std::function<void(double rate)> step);
@@ -77,6 +79,7 @@ class ServedModel {
 
   const optim::OptimizerOptions optimizer_;
   const std::vector<optim::Parameter> parameters_;
+  std::vector<double> rate_factors_;  // of parameters_
   std::vector<std::unique_ptr<ServedTable>> tables_;
   optim::NamedTensors states_;  // of the optimizer, whose memory they share
   bool is_launched_ = false;

@@ -285,14 +285,6 @@ const comm::Group& TensorParallel::group_of_copies(int copies) const {
   return found == copies_.end() ? group_ : found->second;
 }
 
-// Replicas sum a bucket in pieces, each in an order of its own. If shards differ in size, the same
-// parameter lies in another piece on another rank of the axis. GPUs add in no fixed order.
-bool TensorParallel::rounds_apart() const {
-  const bool is_uneven = std::ranges::any_of(
-      parameters_, [this](const auto& one) { return has_uneven_shards(one.first.name); });
-  return is_uneven || (!parameters_.empty() && !parameters_.front().second.is_cpu());
-}
-
 bool TensorParallel::has_uneven_shards(const std::string& name) const {
   const auto& cut = find_cut(name);
   return cut.split == Split::vocabulary && cut.shape[0] % group_.size() != 0;
@@ -320,7 +312,8 @@ void TensorParallel::finish_backward(const std::vector<optim::Parameter>& parame
   for (const auto& [of, gradients] : summands) {
     sum_together(gradients, group_of_copies(of.first));
   }
-  if (!rounds_apart()) return;
+  // Replicas of each shard choose how to sum by their own links and nodes, so the same gradient may
+  // be rounded differently on another rank of the axis. GPUs add in no fixed order.
   std::vector<at::Tensor> of_all;
   for (const auto& parameter : parameters) {
     const auto& gradient = parameter.tensor.grad();

@@ -126,8 +126,6 @@ class TensorParallel {
   // The ranks that hold the same shard of a parameter which this number of ranks holds.
   const comm::Group& group_of_copies(int copies) const;
   const ParameterCut& find_cut(const std::string& name) const;
-  // Whether ranks may round the gradients of parameters that all of them hold differently.
-  bool rounds_apart() const;
 
   nn::Model& model_;
   const comm::Group group_;

@@ -28,8 +28,7 @@ void wait_for(at::Device device) {
 
 // Gives the tensor memory; weights get numbers that neither grow nor vanish from block to block.
 void make_memory(const at::Tensor& tensor) {
-  const auto bytes = static_cast<int64_t>(tensor.numel());
-  compat::give_memory(tensor, at::empty({bytes}, tensor.options().requires_grad(false)));
+  compat::give_memory(tensor, at::empty({tensor.numel()}, tensor.options().requires_grad(false)));
   const at::NoGradGuard no_grad;
   if (!at::isFloatingType(tensor.scalar_type())) {
     tensor.zero_();

@@ -37,7 +37,7 @@ class BlocksApart {
   BlocksApart(Task& task, const compat::DeferredInit& values, const Placement& placement,
               const data::Batch& batch);
 
-  // Gives the next block's weights memory and values, and runs its forward pass. Call it size()
+  // Gives the next block's weights memory and values, and runs its passes once. Call it size()
   // times, with leave() in between.
   void enter();
   // Runs the passes of the entered block on the batch. The gradients of its weights add up. Returns
@@ -57,7 +57,6 @@ class BlocksApart {
   void for_large_tensors(const std::function<void(const at::Tensor&)>& use) const;
   nn::Tensors inputs() const;
   nn::Tensors forward();
-  void backward(bool splits, BlockSeconds& times);
   bool is_last() const { return next_ + 1 == stages_.size(); }
 
   Task& task_;

@@ -82,7 +82,8 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   const bool cuts_layers = plan.mesh.size(Axis::tensor) > 1;
   const auto values = task.take_values();
   finishes_outputs_ = computes_outputs(plan, setup.groups.world().rank());
-  keeps_stages_ = values != nullptr;
+  // Shards of the only stage are useless to anyone after the run.
+  keeps_stages_ = values != nullptr && setup.plan.mesh.size(Axis::pipeline) > 1;
   const bool is_sharded = plan.exchange.method == layout::ExchangeMethod::zero;
   const Placement weights = is_sharded || cuts_layers ? placement_.in_order() : placement_;
   values ? weights.place(task.module(), *values) : weights.place(task.module());

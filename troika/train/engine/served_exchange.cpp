@@ -38,6 +38,15 @@ void require_filters(const layout::ServerExchange& servers, const Require& requi
           "no filter that leaves out gradients, or server.consistency bounded or eventual");
 }
 
+// Replicas that come to cuts at different steps would take each other's for the same.
+void require_equal_cuts(const ModelCheckpointOptions& checkpoint, const Require& require) {
+  require(checkpoint.train_time_interval.empty(),
+          "checkpoint.train_time_interval " + checkpoint.train_time_interval,
+          "none: checkpoints by steps or epochs, which all replicas make together");
+  require(!checkpoint.monitor.starts_with("train/"), "checkpoint.monitor " + checkpoint.monitor,
+          "a metric of validations, which all replicas share");
+}
+
 void require_servable(const layout::Plan& plan, const TrainOptions& options,
                       const OptimizerRecipe& recipe, const torch::nn::Module& module) {
   const Require require = [&](bool holds, const std::string& got, const std::string& expected) {
@@ -71,6 +80,7 @@ void require_servable(const layout::Plan& plan, const TrainOptions& options,
   require(plan.offload.optimizer.empty(), "offload.optimizer " + plan.offload.optimizer,
           "none: servers keep the states");
   require_filters(plan.exchange.servers, require);
+  if (is_downpour) require_equal_cuts(options.checkpoint, require);
 }
 
 }  // namespace

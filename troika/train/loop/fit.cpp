@@ -203,7 +203,7 @@ observe::RunSummary Fit::summary(const std::string& status) const {
   const auto& at = epochs_.at();
   const auto& checkpoint = checkpoints_.latest();
   observe::RunSummary summary =
-      empty_summary(setup_.options, setup_.processes(), setup_.folder, status);
+      empty_summary(setup_.options, setup_.world(), setup_.folder, status);
   summary.steps = at.step;
   summary.samples = at.samples;
   summary.epochs = at.epoch;

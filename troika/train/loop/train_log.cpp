@@ -157,7 +157,12 @@ void TrainLog::load_state(const checkpoint::CheckpointReader& saved) {
   // The first rank that computes outputs loads the numbers of all ranks.
   if (!computes_outputs(plan, context_.group.rank())) return;
   if (context_.groups.data().rank() > 0) return;
-  for (int rank = 0; rank < saved.ranks(); ++rank) log_.add_state(saved.of(rank).read(kLog));
+  const auto mesh = saved.mesh();
+  for (int rank = 0; rank < saved.ranks(); ++rank) {
+    // The ranks of a tensor axis have had the same samples.
+    if (mesh.coordinates(rank)[layout::Axis::tensor] > 0) continue;
+    log_.add_state(saved.of(rank).read(kLog));
+  }
 }
 
 }  // namespace troika::train

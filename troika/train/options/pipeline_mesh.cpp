@@ -120,12 +120,14 @@ namespace {
 
 void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOptions& options,
                                      const char* strategy) {
+  const bool has_tensor_axis = has_axis(plan.mesh, Axis::tensor);
   const auto refuse = [&](const char* does_not, std::string got, std::string expected) {
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("strategy {} does not {}", strategy, does_not),
                  .got = std::move(got),
                  .expected = std::move(expected),
-                 .hint = "set trainer.strategy to pipeline"});
+                 .hint = has_tensor_axis ? "set trainer.strategy to 3d"
+                                         : "set trainer.strategy to pipeline"});
   };
   if (options.pipeline.vertical_sync && plan.weights() != layout::StageWeights::vertical_sync) {
     throw Error("train", ErrorKind::usage,
@@ -158,25 +160,27 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
     refuse("cut the model into stages", fmt::format("mesh.pipeline = {}", mesh.pipeline),
            "-1 or 1");
   }
-  if (!mesh.axes.empty() && !has_axis(plan.mesh, Axis::tensor)) {
+  if (!mesh.axes.empty() && !has_tensor_axis) {
     refuse("cut the model into stages", "mesh.axes = " + mesh.axes, "none");
   }
   if (options.zero.stage != 0 && options.zero.stage != plan.exchange.zero_stage) {
     refuse("take zero.stage", std::to_string(options.zero.stage),
-           fmt::format("0, or the strategy zero{}", options.zero.stage));
+           has_tensor_axis ? "0, or the strategy 3d with mesh.pipeline = 1"
+                           : fmt::format("0, or the strategy zero{}", options.zero.stage));
   }
 }
 
 void refuse_ignored_tensor_options(const layout::Plan& plan, const TrainOptions& options,
                                    const char* strategy) {
-  if (has_axis(plan.mesh, Axis::tensor)) return;
+  if (plan.mesh.size(Axis::tensor) > 1) return;
+  const bool may_cut = has_axis(plan.mesh, Axis::tensor);
   const auto refuse = [&](const char* option, std::string got, std::string expected) {
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("strategy {} does not cut layers, so it takes no {}", strategy,
                                      option),
                  .got = std::move(got),
                  .expected = std::move(expected),
-                 .hint = "set trainer.strategy to tp or 3d"});
+                 .hint = may_cut ? "set mesh.tensor above 1" : "set trainer.strategy to tp or 3d"});
   };
   if (options.mesh.tensor > 1) {
     refuse("mesh.tensor", std::to_string(options.mesh.tensor), "-1 or 1");
