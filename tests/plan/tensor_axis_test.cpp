@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tests/support/errors.h"
+#include "troika/plan/search/step_layout.h"
 #include "troika/plan/simulation/run_simulator.h"
 #include "troika/plan/simulation/stage_work.h"
 #include "troika/plan/simulation/sweep.h"
@@ -222,9 +223,9 @@ TEST(TensorAxis, RefusesWhatCannotBeCut) {
   auto none = cut_blocks();
   for (auto& block : none.blocks) block.tensor.reset();
   EXPECT_ERROR(stage_work(none, tensor_plan("tensor=2", "one_stage", 1)), ErrorKind::usage,
-               "[layout] blocks of a profile on a tensor axis of 2 ranks; got none with the key "
-               "tensor, expected blocks that say which part of them the axis cuts "
-               "(docs/plan.md#tensor-axis)");
+               "[layout] block block0 and all others of the profile cannot be cut over the tensor "
+               "axis; got no key tensor, and 2 ranks, expected blocks that say which part of them "
+               "the axis cuts (docs/plan.md#tensor-axis)");
   EXPECT_ERROR(stage_work(cut_blocks(), tensor_plan("tensor=3", "one_stage", 1)), ErrorKind::usage,
                "[layout] block block0 cannot be cut over the tensor axis; got 4 units, such as "
                "heads, and 3 ranks, expected a multiple of 3 units");
@@ -232,6 +233,43 @@ TEST(TensorAxis, RefusesWhatCannotBeCut) {
       stage_work(cut_blocks(), tensor_plan("data=2", "one_stage", 1), {.sequence_parallel = true}),
       ErrorKind::usage,
       "[layout] sequence parallelism; got 1 rank, expected a tensor axis of 2 or more");
+}
+
+TEST(TensorAxis, SequenceParallelismDividesTheTokensOfABlock) {
+  auto profile = cut_blocks();
+  profile.blocks[2].tensor->tokens = 6;
+  const auto plan = tensor_plan("tensor=4", "one_stage", 1);
+  stage_work(profile, plan);
+  EXPECT_ERROR(stage_work(profile, plan, {.sequence_parallel = true}), ErrorKind::usage,
+               "[layout] block block2 cannot be cut over the tensor axis; got 6 tokens, and 4 "
+               "ranks, expected a multiple of 4 tokens");
+}
+
+// The cost model of the search has the time and the memory of the simulated step.
+TEST(TensorAxis, TheCostModelIsThatOfTheSimulation) {
+  const StepModel model(
+      {.profiles = {cut_blocks()}, .cluster = hosts(2, 4), .global_batch = 6, .cuts_layers = true});
+  for (const auto& axis : model.tensor_axes()) {
+    for (const bool recompute : {false, true}) {
+      const StepSettings settings{.recompute = recompute, .devices = axis.ranks, .tensor = axis};
+      const auto priced = model.price(settings, {{4, 1}});
+      auto plan = layout_of(model, priced);
+      EXPECT_EQ(plan.mesh.ranks(), axis.ranks);
+      const auto simulated = simulate_run(
+          run_of(cut_blocks(), plan, hosts(2, 4), {.sequence_parallel = axis.sequence}));
+      EXPECT_NEAR(priced.seconds, simulated.seconds, 1e-9) << axis.ranks << axis.sequence;
+      EXPECT_NEAR(priced.memory_bytes[0], simulated.ranks[0].peak_bytes, 1e-9) << axis.ranks;
+    }
+  }
+  // Two stages on a host each: both ranks of an axis send through its port.
+  auto links = hosts(2, 2);
+  links.network.bandwidth = 1000;
+  const StepModel two(
+      {.profiles = {cut_blocks()}, .cluster = links, .global_batch = 6, .cuts_layers = true});
+  const StepSettings settings{.family = StepFamily::pipeline, .devices = 4, .tensor = {.ranks = 2}};
+  const auto priced = two.price(settings, {{2, 1}, {4, 1}});
+  const auto simulated = simulate_run(run_of(cut_blocks(), layout_of(two, priced), links));
+  EXPECT_NEAR(priced.seconds, simulated.seconds, 0.01 * simulated.seconds);
 }
 
 TEST(TensorAxis, SweepsKeepTheTensorAxis) {

@@ -41,8 +41,9 @@ constexpr std::array<std::pair<const char*, double TensorCut::*>, 6> kCutNumbers
      {"token_saved_share", &TensorCut::token_saved_share},
      {"sum_bytes", &TensorCut::sum_bytes}}};
 
-constexpr std::array<std::pair<const char*, int TensorCut::*>, 3> kCutCounts{
+constexpr std::array<std::pair<const char*, int TensorCut::*>, 4> kCutCounts{
     {{"units", &TensorCut::units},
+     {"tokens", &TensorCut::tokens},
      {"forward_sums", &TensorCut::forward_sums},
      {"backward_sums", &TensorCut::backward_sums}}};
 

@@ -15,7 +15,8 @@ namespace troika::layout {
 // The parts of a block that t ranks of a tensor axis divide (docs/tensor-parallelism.md). Shares
 // are of the block's numbers, from 0 to 1; a rank has 1/t of them, and all of the rest.
 struct TensorCut {
-  int units = 0;  // t must divide them, such as heads of attention; 0: any t
+  int units = 0;   // t must divide them, such as heads of attention; 0: any t
+  int tokens = 0;  // with sequence parallelism, t must divide them; 0: any t
   double time_share = 0;
   double parameter_share = 0;
   double saved_share = 0;  // of saved_bytes and workspace_bytes
@@ -90,9 +91,10 @@ struct PassesInStep {
 //       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
 //        "backward_weight_seconds": 0.0006, "spread": 0.01, "output_bytes": 4096,
 //        "saved_bytes": 8192, "parameter_bytes": 400, "workspace_bytes": 0,
-//        "tensor": {"units": 4, "time_share": 0.9, "parameter_share": 0.95, "saved_share": 0.7,
-//                   "token_time_share": 0.1, "token_saved_share": 0.3, "cuts_output": false,
-//                   "forward_sums": 2, "backward_sums": 2, "sum_bytes": 4096}}],
+//        "tensor": {"units": 4, "tokens": 64, "time_share": 0.9, "parameter_share": 0.95,
+//                   "saved_share": 0.7, "token_time_share": 0.1, "token_saved_share": 0.3,
+//                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2, "sum_bytes":
+//                   4096}}],
 //     "edges": [["stem", "head"]]
 //   }
 //

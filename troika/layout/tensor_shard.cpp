@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "troika/layout/errors/refuse.h"
@@ -11,14 +12,26 @@ namespace troika::layout {
 
 namespace {
 
+bool divides(int ranks, int count) {
+  return count % ranks == 0;  // also 0: any number of ranks
+}
+
+bool has_cut(const Profile& profile) {
+  return std::ranges::any_of(profile.blocks,
+                             [](const ProfiledBlock& block) { return block.tensor.has_value(); });
+}
+
 void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   const auto& cut = block.tensor;
   if (!cut) return;
-  if (cut->units > 0 && cut->units % ranks != 0) {
+  const auto require = [&](int count, const char* what, const char* unit) {
+    if (divides(ranks, count)) return;
     refuse(fmt::format("block {} cannot be cut over the tensor axis", block.name),
-           fmt::format("{} units, such as heads, and {} ranks", cut->units, ranks),
-           fmt::format("a multiple of {} units", ranks));
-  }
+           fmt::format("{} {}{}, and {} ranks", count, unit, what, ranks),
+           fmt::format("a multiple of {} {}", ranks, unit));
+  };
+  require(cut->units, ", such as heads", "units");
+  if (sequence_parallel) require(cut->tokens, "", "tokens");
   const auto left = [&](double share, double of_tokens) {
     const double divided = share + (sequence_parallel ? of_tokens : 0);
     return 1 - divided + divided / ranks;
@@ -42,15 +55,39 @@ Profile tensor_shard(const Profile& profile, int ranks, bool sequence_parallel) 
     if (sequence_parallel) refuse("sequence parallelism", "1 rank", "a tensor axis of 2 or more");
     return profile;
   }
-  const auto is_cut = [](const ProfiledBlock& block) { return block.tensor.has_value(); };
-  if (std::ranges::none_of(profile.blocks, is_cut)) {
-    refuse(fmt::format("blocks of a profile on a tensor axis of {} ranks", ranks),
-           "none with the key tensor",
+  if (!has_cut(profile)) {
+    refuse(fmt::format("block {} and all others of the profile cannot be cut over the tensor axis",
+                       profile.blocks.front().name),
+           fmt::format("no key tensor, and {} ranks", ranks),
            "blocks that say which part of them the axis cuts (docs/plan.md#tensor-axis)");
   }
   Profile own = profile;
   for (auto& block : own.blocks) shard(block, ranks, sequence_parallel);
   return own;
+}
+
+std::vector<int> tensor_ranks(const Profile& profile, int most) {
+  std::vector<int> all;
+  if (!has_cut(profile)) return all;
+  int units = 0;
+  for (const auto& block : profile.blocks) {
+    if (block.tensor) units = std::gcd(units, block.tensor->units);
+  }
+  for (int ranks = 2; ranks <= most; ++ranks) {
+    const bool is_power = (ranks & (ranks - 1)) == 0;
+    if (units > 0 ? divides(ranks, units) : is_power) all.push_back(ranks);
+  }
+  return all;
+}
+
+bool may_cut_tokens(const Profile& profile, int ranks) {
+  bool gains = false;
+  for (const auto& block : profile.blocks) {
+    if (!block.tensor) continue;
+    if (!divides(ranks, block.tensor->tokens)) return false;
+    gains = gains || block.tensor->token_time_share > 0 || block.tensor->token_saved_share > 0;
+  }
+  return gains;
 }
 
 }  // namespace troika::layout
