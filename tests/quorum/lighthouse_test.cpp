@@ -121,7 +121,10 @@ TEST(Lighthouse, ALostMemberCostsItsShareOfTheStep) {
   EXPECT_THAT(SimulatedRun::names(retry), ElementsAre("a", "c"));
   EXPECT_EQ(retry.find("c")->share, before.find("c")->share);
   // Votes on the earlier quorum count no more.
-  run.send("c", {.kind = Report::Kind::vote, .id = before.id, .ok = true});
+  for (const char* name : {"a", "c"}) {
+    run.send(name, {.kind = Report::Kind::vote, .id = before.id, .ok = true});
+  }
+  EXPECT_EQ(run.quorum("c").step, 0);
   run.vote("c");
   EXPECT_EQ(run.quorum("c").step, 0);
   run.vote("a");
@@ -199,7 +202,7 @@ TEST(Lighthouse, TooFewReplicasWaitAndAreThenRefused) {
     run.send("a", {});
     run.pass(1);
   }
-  EXPECT_THAT(run.news["a"].text, HasSubstr("ft_ddp.min_replicas 2"));
+  EXPECT_THAT(run.news["a"].text, HasSubstr("min_replicas 2"));
 }
 
 TEST(Lighthouse, ARunBeginsWithTheLeastNumberAfterTheJoinTimeout) {
@@ -266,7 +269,7 @@ TEST(Lighthouse, OtherRulesAreRefusedByName) {
   run.begin(2);
   run.send("c", {.kind = Report::Kind::join, .rank = 2, .rules = rules_of(2, 2)});
   EXPECT_EQ(run.kind("c"), News::Kind::refused);
-  EXPECT_THAT(run.news["c"].text, HasSubstr("ft_ddp.min_replicas 2"));
+  EXPECT_THAT(run.news["c"].text, HasSubstr("min_replicas 2"));
 }
 
 TEST(Lighthouse, JoinersFoundTheRunAgainIfAllOthersAreLost) {
@@ -289,6 +292,24 @@ TEST(Lighthouse, ALostFounderIsReplaced) {
   EXPECT_EQ(run.kind("a again"), News::Kind::found);
   run.ready("a again", 0);
   EXPECT_THAT(SimulatedRun::names(run.quorum("b")), ElementsAre("a again", "b"));
+}
+
+TEST(Lighthouse, TheFirstThatAsksNamesTheRun) {
+  SimulatedRun run(rules_of(2, 1));
+  const auto ask = [&](const std::string& name) { run.send(name, {.kind = Report::Kind::name}); };
+  ask("a");
+  EXPECT_EQ(run.news["a"].text, "");
+  EXPECT_EQ(run.kind("a"), News::Kind::name);
+  ask("b");
+  EXPECT_FALSE(run.news.contains("b"));
+  run.lose("a");
+  EXPECT_EQ(run.kind("b"), News::Kind::name);
+  ask("c");
+  EXPECT_FALSE(run.news.contains("c"));
+  run.send("b", {.kind = Report::Kind::name, .text = "run-2"});
+  EXPECT_EQ(run.news["c"].text, "run-2");
+  ask("a again");
+  EXPECT_EQ(run.news["a again"].text, "run-2");
 }
 
 TEST(Lighthouse, AFinishedRunTakesNobody) {

@@ -61,7 +61,7 @@ TEST_F(Members, TooFewReplicasAreNamed) {
   rules.join_timeout = 0.3;
   Member member(options(0, rules));
   const auto error = error_of([&] { member.join(); });
-  EXPECT_THAT(error, HasSubstr("1 of at least 2 replicas are there (ft_ddp.min_replicas 2"));
+  EXPECT_THAT(error, HasSubstr("1 of at least 2 replicas are there (min_replicas 2"));
 }
 
 TEST_F(Members, TheEndOfTheLighthouseIsNamed) {

@@ -70,7 +70,7 @@ void Lighthouse::join(const std::string& name, const Report& report, net::Durati
   if (report.rules != *rules_) {
     const auto text = [](const Rules& rules) {
       return fmt::format(
-          "{} replicas, ft_ddp.min_replicas {}, global batch {}, join timeout {} s, heartbeat "
+          "{} replicas, min_replicas {}, global batch {}, join timeout {} s, heartbeat "
           "timeout {} s, timeout {} s",
           rules.replicas, rules.min_replicas, rules.global_batch, rules.join_timeout,
           rules.heartbeat_timeout, rules.timeout);
@@ -271,7 +271,7 @@ void Lighthouse::excuse(net::Duration gap) {
 }
 
 std::string Lighthouse::waiting_text() const {
-  return fmt::format("{} of at least {} replicas are there (ft_ddp.min_replicas {}, {} launched)",
+  return fmt::format("{} of at least {} replicas are there (min_replicas {}, {} launched)",
                      known_.size(), quorum_ ? rules_->min_replicas : rules_->replicas,
                      rules_->min_replicas, rules_->replicas);
 }

@@ -134,7 +134,7 @@ void Member::throw_problem() {
                  .got = fmt::format("the end of the connection to {}:{}", options_.lighthouse.host,
                                     options_.lighthouse.port),
                  .expected = "a lighthouse as long as the run",
-                 .hint = "troika launch --fault-tolerant is the lighthouse of its run"});
+                 .hint = "end it after its members"});
   }
 }
 
