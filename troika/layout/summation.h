@@ -17,7 +17,7 @@ struct SummationSplit {
   // The time of one exchange, in seconds for each byte of gradients, if links are the only limit.
   double seconds_per_byte = 0;
 
-  // Those of spares, then those of workers: the order of servers.
+  // Returns the parts in the order of servers: those of spares, then those of workers.
   std::vector<double> shares() const;
 };
 

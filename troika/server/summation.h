@@ -106,9 +106,9 @@ class SummationClient {
   // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
   // succeeds. Without any it does nothing.
   void drop();
-  // Of all servers.
+  // Returns the traffic with all servers.
   SummationTraffic traffic();
-  // Of one server.
+  // Returns the traffic with one server.
   SummationTraffic traffic(size_t server);
 
  private:

@@ -114,7 +114,7 @@ void SummationServer::add(const std::string& peer, Push push) {
     sum.pushes.resize(head.workers);
     sum.peers.resize(head.workers);
   }
-  // Of the pushes that came before, that of the lowest rank is still there.
+  // The push of the lowest rank that came before is still there.
   const auto other =
       std::ranges::find_if(sum.pushes, [](const Push& one) { return !one.message.empty(); });
   if (other != sum.pushes.end() && !push.fits(*other)) {

@@ -22,7 +22,7 @@ inline constexpr size_t kPushHead = 32;
 inline constexpr size_t kMostFailure = 4096;
 inline constexpr uint32_t kMostSummationWorkers = 1'000'000;
 
-// What stands before the values of a push.
+// The head stands before the values of a push.
 struct PushHead {
   uint64_t key = kHello, round = 0;
   uint32_t rank = 0, workers = 0;

@@ -1,4 +1,5 @@
-// Which rank is lost, where servers only know that a connection has ended. Internal to the folder.
+// Errors that name the lost rank, where servers only know that a connection has ended. Internal to
+// the folder.
 #pragma once
 
 #include <chrono>

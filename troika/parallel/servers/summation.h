@@ -17,7 +17,7 @@ namespace troika::parallel {
 
 struct SummationOptions {
   // `count` is the number of servers on spare machines, which were launched beside the ranks; each
-  // rank's process has one more. Of the other values only limit_seconds is used.
+  // rank's process has one more. The other values but limit_seconds are not used.
   layout::ServerExchange servers = {};
   layout::SummationExchange sums = {};
   // Sends gradients and means as IEEE 754 binary16, except those that do not fit. Sums are of the
