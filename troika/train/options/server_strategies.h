@@ -12,7 +12,7 @@ void choose_servers(layout::Plan& plan, const TrainOptions& options, const layou
 // Error(usage) for values that this strategy does not have.
 void choose_downpour(layout::Plan& plan, const TrainOptions& options,
                      const layout::Cluster& cluster);
-// Of [server], only `servers` and `limit_seconds` have a meaning. Throws Error(usage) for other
+// Only `servers` and `limit_seconds` of [server] have a meaning. Throws Error(usage) for other
 // values that are set.
 void choose_byteps(layout::Plan& plan, const TrainOptions& options, const layout::Cluster&);
 
