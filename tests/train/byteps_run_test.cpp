@@ -6,6 +6,7 @@
 #include "tests/train/fitted_course.h"
 #include "tests/train/waves.h"
 #include "troika/base/config.h"
+#include "troika/layout/plan.h"
 
 namespace troika::train {
 namespace {
@@ -23,9 +24,13 @@ class BytePsRun : public CourseTest {
   }
 
   static FittedCourse fit(const TrainOptions& options, int ranks) {
-    return fit_course(
-        options, std::vector<int>(static_cast<size_t>(ranks), 0),
-        [] { return make_waves_task(16, 0); }, Waves());
+    const auto make_task = [] {
+      auto net = torch::nn::Sequential(torch::nn::Linear(3, 16), torch::nn::Tanh(),
+                                       torch::nn::Linear(16, 2));
+      fill_with_waves(*net);
+      return std::make_shared<Task>(nn::from_sequential(net));
+    };
+    return fit_course(options, std::vector<int>(static_cast<size_t>(ranks), 0), make_task, Waves());
   }
 };
 
@@ -52,6 +57,8 @@ TEST_F(BytePsRun, HalfOfTheBytesTrainAlmostAlike) {
 
 // BytePS's suspend() and resume() with another number of workers.
 TEST_F(BytePsRun, ResumesWithAnotherNumberOfRanks) {
+  options_.schedule.name = "step";
+  options_.schedule.step_size = 5;
   options_.checkpoint.every_n_train_steps = 4;
   options_.checkpoint.every_n_epochs = 0;
   options_.trainer.max_epochs = 3;

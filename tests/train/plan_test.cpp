@@ -148,7 +148,7 @@ TEST(ResolvePlan, PlannedKeysAreThoseThatPlansDependOn) {
     // These decide on the plan once the model is known (tuned_pipeline()).
     if (key == "pipeline.cut_by" || key == "pipeline.activations") continue;
     auto values = choices;
-    values.insert(values.end(), {"3", "0.25", "full", "some"});
+    values.insert(values.end(), {"3", "64", "0.25", "full", "some"});
     bool matters = false;
     for (const auto& value : values) {
       auto options = defaults;
