@@ -131,7 +131,7 @@ TEST(Summation, RefusesWhatCannotBeSplit) {
                "second above 0");
   const std::vector<int64_t> buckets{100};
   EXPECT_ERROR(partition_sums(buckets, 63, std::vector<double>{1}), ErrorKind::usage,
-               "[layout] the size of a partition; got 63 bytes, expected at least 64");
+               "[layout] the size of a partition; got 63 bytes, expected from 64 to 2^30");
   EXPECT_ERROR(partition_sums(buckets, 64, std::vector<double>{}), ErrorKind::usage,
                "[layout] the shares of summation servers; got a sum of 0, expected numbers from 0, "
                "whose sum is above 0");

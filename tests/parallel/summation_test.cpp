@@ -105,7 +105,7 @@ TEST(SummationServers, StepsAreThoseOfAnAllReduce) {
   }
 }
 
-TEST(SummationServers, UnusedParametersAndAccumulatedGradientsAreAveraged) {
+TEST(SummationServers, StepsThatLookForUnusedParametersAreThoseOfAnAllReduce) {
   comm::local::run(2, [](const Group& group) {
     const auto make = [&] { return std::make_shared<SummationServers>(group, SummationOptions{}); };
     const DataParallelOptions unused{.find_unused_parameters = true};

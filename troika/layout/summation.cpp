@@ -12,7 +12,8 @@ namespace troika::layout {
 
 namespace {
 
-constexpr int64_t kAlignment = 64;  // bytes
+constexpr int64_t kAlignment = 64;                    // bytes
+constexpr int64_t kMostPartition = int64_t{1} << 30;  // as servers take
 
 void require(bool holds, const char* what, const std::string& got, const char* expected) {
   if (holds) return;
@@ -81,8 +82,8 @@ SummationSplit split_sums(int workers, int spares) {
 
 std::vector<Partition> partition_sums(std::span<const int64_t> bucket_bytes,
                                       int64_t partition_bytes, std::span<const double> shares) {
-  require(partition_bytes >= kAlignment, "the size of a partition",
-          fmt::format("{} bytes", partition_bytes), "at least 64");
+  require(partition_bytes >= kAlignment && partition_bytes <= kMostPartition,
+          "the size of a partition", fmt::format("{} bytes", partition_bytes), "from 64 to 2^30");
   const double all_shares = sum(shares);
   require(!shares.empty() && std::isfinite(all_shares) && all_shares > 0 &&
               std::ranges::all_of(shares, [](double share) { return share >= 0; }),

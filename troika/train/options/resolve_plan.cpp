@@ -181,11 +181,16 @@ void cut_model_and_layers(Plan& plan, const TrainOptions& options, const Cluster
 }
 
 void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  plan.mesh = tensor_mesh(options, cluster.ranks());
-  if (options.zero.stage == 0) return;
-  shard(plan, options, options.zero.stage);
+  auto mesh = tensor_mesh(options, cluster.ranks());
+  if (options.zero.stage == 0) {
+    plan.mesh = std::move(mesh);
+    return;
+  }
   // ZeRO beside a tensor axis is that of a pipeline, here of a single stage.
-  plan.schedule = "1f1b";
+  const int64_t micro_batches = plan.micro_batches;
+  cut_model(plan, options, std::move(mesh));
+  if (options.pipeline.micro_batches == 0) plan.micro_batches = micro_batches;
+  plan.schedule = options.pipeline.schedule;
 }
 
 struct Strategy {
