@@ -233,7 +233,7 @@ Share Member::begin_step(int64_t step, const std::function<std::string()>& state
       [&] {
         const auto& quorum = news_.quorum;
         return founds_ != Founding::none ||
-               (quorum.step == step && quorum.find(endpoint_.name()) != nullptr);
+               (quorum.step >= step && quorum.find(endpoint_.name()) != nullptr);
       },
       "waiting for a quorum");
   const auto quorum = current();
@@ -254,7 +254,8 @@ Share Member::begin_step(int64_t step, const std::function<std::string()>& state
 // place along.
 void Member::require_place(const Quorum& quorum, int64_t step) {
   const auto* own = quorum.find(endpoint_.name());
-  const bool is_in_place = own != nullptr && (own->donor.empty() || healed_ == step);
+  const bool is_in_place =
+      own != nullptr && quorum.step == step && (own->donor.empty() || healed_ == step);
   if (!founds() && is_in_place) return;
   throw Error("quorum", ErrorKind::peer,
               {.what = fmt::format("replica {} has lost its place in step {}", options_.rank, step),
