@@ -41,7 +41,7 @@ SummationSplit split_sums(int workers, int spares);
 // How workers exchange gradients with summation servers.
 struct SummationExchange {
   int64_t partition_bytes = 4'096'000;  // at most, of a piece that one server sums
-  // Of partitions that were pushed and that servers have not confirmed; one that is larger goes
+  // Limits the pushed partitions that servers have not confirmed, in bytes; a larger one goes
   // alone. 0: no limit.
   int64_t credit_bytes = 0;
   // Whether the partition goes first whose parameters the next forward pass uses first.

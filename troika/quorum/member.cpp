@@ -237,7 +237,9 @@ Share Member::begin_step(int64_t step, const std::function<std::string()>& state
       },
       "waiting for a quorum");
   const auto quorum = current();
-  require_place(quorum, step);
+  const auto* own = quorum.find(endpoint_.name());
+  const bool has_state = own != nullptr && (own->donor.empty() || healed_ == step);
+  if (founds() || quorum.step != step || !has_state) lose_place(step);
   const bool gives = std::ranges::any_of(
       quorum.members, [&](const QuorumMember& member) { return member.donor == endpoint_.name(); });
   if (gives) {
@@ -247,16 +249,12 @@ Share Member::begin_step(int64_t step, const std::function<std::string()>& state
       for (const auto& peer : std::exchange(patients_, {})) give_state(peer, step);
     });
   }
-  return quorum.find(endpoint_.name())->share;
+  return own->share;
 }
 
 // A donor that is lost before the lighthouse knows that its patient has healed takes the patient's
 // place along.
-void Member::require_place(const Quorum& quorum, int64_t step) {
-  const auto* own = quorum.find(endpoint_.name());
-  const bool is_in_place =
-      own != nullptr && quorum.step == step && (own->donor.empty() || healed_ == step);
-  if (!founds() && is_in_place) return;
+void Member::lose_place(int64_t step) const {
   throw Error("quorum", ErrorKind::peer,
               {.what = fmt::format("replica {} has lost its place in step {}", options_.rank, step),
                .got = "the loss of the replica that gave it its state",
@@ -358,7 +356,7 @@ std::vector<Number> Member::sum(size_t size,
         "a vote");
     if (!founds() && current().step == quorum.step) continue;
     // The others committed the step without this member's sum, or are all lost.
-    if (!is_done || founds()) require_place({}, quorum.step);
+    if (!is_done || founds()) lose_place(quorum.step);
     counted_ = quorum;
     // All that members sent for earlier sums has arrived.
     for (const auto channel : std::exchange(old_sums_, {})) endpoint_.handle(channel, 0, {});

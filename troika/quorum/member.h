@@ -98,8 +98,8 @@ class Member {
   template <typename Number>
   bool try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
                std::string& problem);
-  // Throws Error(peer) unless the quorum has this member, with the state of the step.
-  void require_place(const Quorum& quorum, int64_t step);
+  // Throws Error(peer).
+  [[noreturn]] void lose_place(int64_t step) const;
   // Has messages for the sum over a quorum dropped until a step is committed.
   void drop(int64_t id);
   bool founds();
