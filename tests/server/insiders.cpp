@@ -32,6 +32,7 @@
 #include "troika/net/socket.h"
 #include "troika/net/tcp_endpoint.h"
 #include "troika/server/control.h"
+#include "troika/server/gathered_messages.h"
 #include "troika/server/request.h"
 #include "troika/server/scheduler.h"
 #include "troika/server/server.h"
@@ -110,10 +111,13 @@ class Insiders {
       auto& peer = peers_[name];
       peer = std::make_unique<net::TcpEndpoint>(
           net::TcpOptions{.name = name, .secret = secret, .listen = {}});
-      for (const auto channel : {kBeats, kStates, kRequests, kAnswers, kCopies, kReceipts}) {
+      // Messages that a peer does not take wait at the victim, and then all others do.
+      for (const auto channel :
+           {kBeats, kStates, kRequests, kAnswers, kCopies, kReceipts, kStatusAnswers}) {
         peer->handle(channel, size_t{1} << 30,
-                     [this, channel](const std::string&, const std::string& message) {
+                     [this, channel, peer = peer.get()](const std::string&, std::string message) {
                        note(channel, message);
+                       if (channel == kAnswers) refuse_values(*peer, std::move(message));
                      });
       }
       peer->handle(kEcho, 64, [this](const std::string&, const std::string& text) {
@@ -131,6 +135,10 @@ class Insiders {
       for (int i = 0; i < 4; ++i) sent += send(samples[random_.below(samples.size())], changes);
     }
     return sent;
+  }
+  // Ends the connections: messages that the victim does not take would hold up later ones.
+  void disconnect() {
+    for (auto& [name, peer] : peers_) peer->disconnect(victim_.name());
   }
   // Whether messages get past the first checks: a server executes requests, and a worker takes
   // answers.
@@ -183,6 +191,16 @@ class Insiders {
       expected_.number = head.number;
     } catch (const Error&) {
       // Gathered requests have no head.
+    }
+  }
+  void refuse_values(net::Endpoint& peer, std::string answers) {
+    try {
+      for_each_message(std::move(answers), [&](const std::string& one) {
+        const auto channel = parse_answer(one).apart;
+        if (channel != 0) peer.receive(victim_.name(), channel, {}, {});
+      });
+    } catch (const Error&) {
+      // A changed request may ask for an unknown form.
     }
   }
   std::string prepared(const Recorded& sample) {
@@ -304,7 +322,10 @@ int run(double seconds, uint64_t seed) {
       // A node that has just begun gets what it needs to work.
       messages += insiders[i]->send_some(round % kRoundsOfLife >= kRoundsOfLife / 4);
       victims[i]->call();
-      if (round % kRoundsOfLife == kRoundsOfLife - 1) victims[i]->begin();
+      if (round % kRoundsOfLife == kRoundsOfLife - 1) {
+        insiders[i]->disconnect();
+        victims[i]->begin();
+      }
       if (round % 20 == 19) send_frames(*victims[i], secret, random, recorded);
       if (round % kRoundsOfLife == 0) insiders[i]->expect_answers();
     }
