@@ -3,8 +3,9 @@
 // time, the same bytes sent there and back as bare messages of `net`, and pushes of one value. The
 // first two take turns. Prints a record (troika/base/benchmark_record.h): seconds of worker 0, and
 // the pushes per second and server of all workers together. The arguments are the numbers of
-// `servers` (default 2), `workers` (default 2) and repetitions (default 10), and the protection of
-// messages (none, authenticated or encrypted; default none).
+// `servers` (default 2), `workers` (default 2) and repetitions (default 10), the protection of
+// messages (none, authenticated or encrypted; default none), and the number of ranges (default 8).
+// The bare messages are as many as the ranges.
 //
 // Targets: at least 100,000 small pushes per second and server; a push-pull takes at most 1 / 0.9
 // of the time of the bare messages.
@@ -38,7 +39,6 @@ constexpr uint64_t kMebi = uint64_t{1} << 20;
 constexpr std::array<uint64_t, 4> kSizes{1, 4, 16, 64};  // in MiB
 constexpr uint64_t kSmallPushes = 100'000;
 
-constexpr int kRanges = 8;
 // After a message of this channel from a caller, an echo expects its other messages.
 constexpr net::Channel kHello = 1000;
 
@@ -47,6 +47,7 @@ struct Setup {
   int workers = 2;
   int repetitions = 10;
   net::Protection protection = net::Protection::none;
+  int ranges = 8;
   std::vector<int> echo_ports = {};  // of the servers
 };
 
@@ -54,7 +55,7 @@ Deadline patience() {
   return Deadline::after(std::chrono::minutes(5));
 }
 
-WorldParts parts() {
+WorldParts parts(const Setup& setup) {
   WorldParts parts;
   for (const uint64_t mebi : kSizes) {
     parts.scheduler.tables.push_back(
@@ -63,7 +64,7 @@ WorldParts parts() {
   parts.scheduler.tables.push_back({.name = "small", .keys = kSmallPushes});
   // All workers add to one value: a barrier between measurements.
   parts.scheduler.tables.push_back({.name = "barrier", .type = ValueType::float64, .keys = 1});
-  parts.scheduler.ranges = kRanges;
+  parts.scheduler.ranges = static_cast<uint32_t>(setup.ranges);
   parts.scheduler.consistency = eventual();
   return parts;
 }
@@ -80,18 +81,21 @@ std::string echo(int server) {
 class Echo {
  public:
   Echo(const WorldOptions& options, const Setup& setup, net::Descriptor listener)
-      : buffers_(static_cast<size_t>(setup.workers * kRanges)),
+      : ranges_(setup.ranges),
+        buffers_(static_cast<size_t>(setup.workers * setup.ranges)),
         endpoint_({.name = echo(options.index),
                    .secret = *options.secret,
                    .protection = setup.protection,
                    .listen = {}},
                   listeners(std::move(listener))) {
-    for (auto& buffer : buffers_) buffer.resize(kSizes.back() * kMebi / kRanges);
+    for (auto& buffer : buffers_) {
+      buffer.resize(kSizes.back() * kMebi / static_cast<uint64_t>(ranges_));
+    }
     endpoint_.handle(
         kHello, sizeof(int), [this](const std::string& peer, const std::string& hello) {
           int worker = 0;
           std::memcpy(&worker, hello.data(), sizeof(worker));
-          for (int range = 0; range < kRanges; ++range) post(worker, range);
+          for (int range = 0; range < ranges_; ++range) post(worker, range);
           net::send_owned(endpoint_, peer, kHello, std::make_shared<const std::string>(hello));
         });
     thread_ = std::thread(
@@ -109,7 +113,7 @@ class Echo {
     return all;
   }
   void post(int worker, int range) {
-    auto& buffer = buffers_[static_cast<size_t>(worker * kRanges + range)];
+    auto& buffer = buffers_[static_cast<size_t>(worker * ranges_ + range)];
     const auto channel = static_cast<net::Channel>(range);
     endpoint_.receive(
         caller(worker), channel, buffer, [=, this, &buffer](const net::Result& result) {
@@ -121,6 +125,7 @@ class Echo {
         });
   }
 
+  const int ranges_;
   std::vector<std::vector<char>> buffers_;
   bool stops_ = false;
   net::TcpEndpoint endpoint_;
@@ -132,12 +137,12 @@ class Caller {
  public:
   Caller(const WorldOptions& options, const Setup& setup)
       : setup_(setup),
-        buffers_(kRanges),
+        buffers_(static_cast<size_t>(setup.ranges)),
         endpoint_({.name = caller(options.index),
                    .secret = *options.secret,
                    .protection = setup.protection,
                    .listen = {}}) {
-    for (auto& buffer : buffers_) buffer.resize(kSizes.back() * kMebi / kRanges);
+    for (auto& buffer : buffers_) buffer.resize(kSizes.back() * kMebi / buffers_.size());
     for (int server = 0; server < setup.servers; ++server) {
       endpoint_.connect(echo(server),
                         {{"127.0.0.1", setup.echo_ports[static_cast<size_t>(server)]}}, patience());
@@ -149,10 +154,10 @@ class Caller {
     }
   }
   void call(std::span<const float> values) {
-    int missing = kRanges;
-    const size_t bytes = values.size_bytes() / kRanges;
-    for (int range = 0; range < kRanges; ++range) {
-      const auto peer = echo(range * setup_.servers / kRanges);
+    int missing = setup_.ranges;
+    const size_t bytes = values.size_bytes() / buffers_.size();
+    for (int range = 0; range < setup_.ranges; ++range) {
+      const auto peer = echo(range * setup_.servers / setup_.ranges);
       const auto channel = static_cast<net::Channel>(range);
       auto& buffer = buffers_[static_cast<size_t>(range)];
       endpoint_.receive(peer, channel, std::span(buffer).first(bytes),
@@ -190,11 +195,12 @@ void measure(Worker& worker, Caller& caller, const Setup& setup, BenchmarkRecord
     const KeySpan keys{0, mebi * kMebi / sizeof(float)};
     const auto kept = std::make_shared<const std::vector<float>>(keys.count, 1.0f);
     const auto& gradient = *kept;
+    const auto pulled = std::make_shared<std::vector<float>>(keys.count);
     std::vector<double> seconds, bare;
     for (int i = 0; i <= setup.repetitions; ++i) {
       wait_for_all(worker, setup, ++waits);
       const Stopwatch watch;
-      worker.push_pull(table, keys, gradient, {.keeps = kept}).wait(patience());
+      worker.push_pull(table, keys, gradient, {.keeps = kept, .into = pulled}).wait(patience());
       const double served = watch.seconds();
       wait_for_all(worker, setup, ++waits);
       const Stopwatch other;
@@ -231,7 +237,7 @@ int run_role(const WorldOptions& options, const Setup& setup, net::Descriptor li
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   std::optional<Echo> echo;
   if (options.role == WorldRole::server) echo.emplace(options, setup, std::move(listener));
-  World world(options, parts());
+  World world(options, parts(setup));
   if (!world.is_worker()) {
     world.serve(patience());
     return 0;
@@ -261,17 +267,20 @@ pid_t start(const WorldOptions& options, const Setup& setup, net::Descriptor lis
   std::_Exit(code);
 }
 
+int positive(const char* argument) {
+  const int value = std::atoi(argument);
+  if (value >= 1) return value;
+  throw Error("bench", ErrorKind::usage,
+              {.what = "an argument", .got = argument, .expected = "a positive number"});
+}
+
 int run(int argc, char** argv) {
   Setup setup;
   for (int i = 1; i < argc && i <= 3; ++i) {
-    const int value = std::atoi(argv[i]);
-    if (value < 1) {
-      throw Error("bench", ErrorKind::usage,
-                  {.what = "an argument", .got = argv[i], .expected = "a positive number"});
-    }
-    (i == 1 ? setup.servers : i == 2 ? setup.workers : setup.repetitions) = value;
+    (i == 1 ? setup.servers : i == 2 ? setup.workers : setup.repetitions) = positive(argv[i]);
   }
   if (argc > 4) setup.protection = net::protection_from(argv[4]);
+  if (argc > 5) setup.ranges = positive(argv[5]);
   int error = 0;
   const int port = net::port_of(net::listen_at("127.0.0.1", 0, error));
   WorldOptions options{.role = WorldRole::scheduler,

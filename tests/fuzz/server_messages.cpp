@@ -5,6 +5,7 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "troika/base/error.h"
+#include "troika/server/control.h"
 #include "troika/server/gathered_messages.h"
 #include "troika/server/held_range.h"
 #include "troika/server/membership.h"
@@ -160,6 +161,9 @@ std::vector<std::string> seeds() {
   write_answer({.worker = 1, .number = 1, .values = values}, ValueType::float32,
                {.answer_values = ValueForm::fixed1, .packs_answer = true}, 0, answer);
   all.push_back("a" + answer);
+  std::string apart;
+  write_answer_head({.worker = 1, .number = 1, .apart = kFirstValues + 1}, 100'000, apart);
+  all.push_back("a" + apart);
   Beat beat{.role = Role::server, .instance = 1, .number = 1, .copies = {{0, "s1"}}};
   beat.saved = {{.range = 0, .file = "range", .bytes = 1, .crc = 2}};
   beat.addresses = "127.0.0.1:1";

@@ -62,6 +62,19 @@ TEST_F(Mail, AMessageAboveTheHandlersLimitIsDroppedWithAWarning) {
   EXPECT_THAT(taken, testing::ElementsAre("two"));
 }
 
+TEST_F(Mail, AMessageWithoutMemoryForItIsRefused) {
+  constexpr size_t kMoreThanAddresses = size_t{1} << 60;
+  std::vector<std::string> taken;
+  handlers_[7] = {kMoreThanAddresses,
+                  [&](const std::string&, std::string text) { taken.push_back(std::move(text)); }};
+  mailbox_.announce({FrameKind::announce, 0, 7, 1, kMoreThanAddresses});
+  ASSERT_EQ(replies_.size(), 1u);
+  EXPECT_EQ(replies_[0].kind, FrameKind::refuse);
+  EXPECT_EQ(replies_[0].id, 1u);
+  message(7, "two");
+  EXPECT_THAT(taken, testing::ElementsAre("two"));
+}
+
 TEST_F(Mail, ItsSenderIsToldOnceThatNobodyTakesMessages) {
   const std::string text(kEagerBytes, 'x');
   for (int i = 0; i < 6; ++i) message(1, text);

@@ -59,6 +59,8 @@ class Nodes {
     servers_.erase(name);
     servers_[name] = std::make_unique<Server>(endpoint(name), test_options({}));
   }
+  // Ends the worker. Its endpoint goes on.
+  void end_worker(const std::string& name) { workers_.erase(name); }
   // Ends the scheduler without notice.
   void end_scheduler() { scheduler_.reset(); }
   void begin_scheduler(SchedulerOptions options) {
@@ -122,8 +124,10 @@ class Trainer {
   bool is_done() const { return finished_ + 1 >= steps_; }
   int64_t finished() const { return finished_; }
   int64_t first() const { return first_; }  // the first step; -1: none has begun
-  // Called with each step that begins.
-  std::function<void(int64_t)> on_step = {};
+  // Called with each step that begins, and with each one whose push was answered.
+  std::function<void(int64_t)> on_step = {}, on_finish = {};
+  // Calls its argument when a gradient is computed; none: at once.
+  std::function<void(std::function<void()>)> compute = {};
   // From the next step on, calls have a list of keys.
   void use_list() {
     for (Key key = 0; key < keys_; ++key) list_.push_back(key);
@@ -146,6 +150,11 @@ class Trainer {
   void take(int64_t step, const Handle& pull) {
     if (pull.error() == "the worker has ended") return;
     ASSERT_EQ(pull.error(), "");
+    const auto push = [this, step, pull] { this->push(step, pull); };
+    if (compute) return compute(push);
+    push();
+  }
+  void push(int64_t step, const Handle& pull) {
     const auto values = gradient_(step, pull.values<double>());
     const auto push = worker_.push(table_, keys(), values);
     worker_.end_step();
@@ -153,6 +162,7 @@ class Trainer {
       if (push.error() == "the worker has ended") return;
       ASSERT_EQ(push.error(), "");
       finished_ = std::max(finished_, step);
+      if (on_finish) on_finish(step);
     });
     if (step + 1 < steps_) begin();
   }

@@ -93,6 +93,78 @@ TEST(ServerSteps, DelaysAreBoundedAndTheBoundCanChange) {
   }
 }
 
+// Workers of unequal speed make steps under bounds that change.
+class Trace {
+ public:
+  Trace(Nodes& nodes, int workers, int64_t steps, int64_t delay) : delay_(delay) {
+    finished_.resize(static_cast<size_t>(workers), -1);
+    for (int i = 0; i < workers; ++i) {
+      trainers_.push_back(std::make_unique<Trainer>(
+          nodes.worker(i), "w", kKeys, steps,
+          [](int64_t, std::span<const double>) { return std::vector<double>(kKeys, 1); }));
+      auto& endpoint = nodes.endpoint("w" + std::to_string(i));
+      trainers_.back()->compute = [&endpoint, i](std::function<void()> push) {
+        endpoint.after(milliseconds(i == 3 ? 12 : 1 + i), std::move(push));
+      };
+      trainers_.back()->on_step = [this](int64_t step) { begin(step); };
+      trainers_.back()->on_finish = [this, i](int64_t step) {
+        auto& last = finished_[static_cast<size_t>(i)];
+        last = std::max(last, step);
+      };
+    }
+  }
+  bool are_done() const {
+    return std::ranges::all_of(trainers_, [](const auto& t) { return t->is_done(); });
+  }
+  int64_t least() const { return *std::ranges::min_element(finished_); }
+  // The scheduler's bound has changed. Steps that it had granted before may still begin.
+  void change(int64_t delay) {
+    granted_ = least() + delay_ + 1;
+    delay_ = delay;
+    farthest_ = 0;
+  }
+  // The largest distance between a step that began under this bound and the last one that all
+  // workers had finished.
+  int64_t farthest() const { return farthest_; }
+
+ private:
+  void begin(int64_t step) {
+    if (step <= granted_) return;
+    EXPECT_LE(step, least() + delay_ + 1);
+    farthest_ = std::max(farthest_, step - least());
+  }
+
+  int64_t delay_;
+  int64_t granted_ = -1;
+  int64_t farthest_ = 0;
+  std::vector<int64_t> finished_;
+  std::vector<std::unique_ptr<Trainer>> trainers_;
+};
+
+TEST(ServerSteps, BoundsHoldForWorkersOfUnequalSpeed) {
+  SchedulerOptions options{.tables = {table_with("sum", Application::per_push)},
+                           .ranges = 8,
+                           .first_servers = 2,
+                           .first_workers = 4,
+                           .consistency = bounded_delay(3)};
+  Nodes nodes(options, 3);
+  nodes.add_all(2, 4);
+  Trace trace(nodes, 4, 60, 3);
+  int64_t delay = 3;
+  for (const auto& [until, next] : {std::pair<int64_t, int64_t>(12, 1), {25, 6}, {40, 0}}) {
+    ASSERT_TRUE(nodes.run_until([&] { return trace.least() >= until; }));
+    EXPECT_EQ(trace.farthest(), delay + 1) << "fast workers use the bound";
+    delay = next;
+    nodes.scheduler().set_consistency(bounded_delay(delay));
+    trace.change(delay);
+  }
+  ASSERT_TRUE(nodes.run_until([&] { return trace.are_done(); }));
+  EXPECT_EQ(trace.farthest(), 1);
+  const auto values = pull_all(nodes, nodes.worker(0));
+  const auto initial = initial_value(table_with("sum", Application::per_push), 0, 0);
+  EXPECT_NEAR(values[0], initial + 4 * 60, 1e-9) << "the sum of the pushes";
+}
+
 TEST(ServerSteps, UsersDecideWhenTheyBegin) {
   // Worker w1 may begin a step when w0 has finished it.
   SchedulerOptions options{.tables = {table_with("sum", Application::per_push)},

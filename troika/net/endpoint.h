@@ -3,8 +3,8 @@
 // decorator that loses, repeats and delays messages and cuts connections (tests/support/net).
 //
 // Sender and receiver agree on a message's channel. Messages of one (sender, receiver, channel,
-// priority) arrive in order, each at most once. When a message gets lost, the connection is
-// ended and both ends are notified.
+// priority) arrive in order, with the exception at handle(), each at most once. When one gets lost,
+// the connection is ended and both ends are notified.
 #pragma once
 
 #include <array>

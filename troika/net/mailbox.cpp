@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -144,13 +145,23 @@ bool Mailbox::deliver(Arrived& arrived) {
     return true;
   }
   if (filled_.bytes > 0 && filled_.bytes + head.size > kMostFilled) return false;
+  // Its frames may arrive on several sockets at once, so the text must not move.
+  std::string text;
+  try {
+    text.reserve(head.size);
+  } catch (const std::bad_alloc&) {
+    log::warn("[net] there is no memory for a message of {} bytes from {} on channel {}", head.size,
+              peer_, channel);
+    consumed(arrived.cost);
+    reply_({.kind = FrameKind::refuse, .id = head.id});
+    return true;
+  }
   filled_.bytes += head.size;
   filled_.ids.push_back(head.id);
   consumed(arrived.cost);
   Incoming& incoming = incoming_[head.id];
   incoming.channel = channel;
-  // Its frames may arrive on several sockets at once, so the text must not move.
-  incoming.text.reserve(head.size);
+  incoming.text = std::move(text);
   incoming.size = incoming.missing = head.size;
   reply_({.kind = FrameKind::grant, .id = head.id});
   return true;

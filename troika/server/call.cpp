@@ -7,71 +7,109 @@
 
 namespace troika::server {
 
+namespace {
+
+// Returns how many bytes of values the answer to the request has.
+uint64_t answer_bytes(const RangeRequest& request, const Answer& plain) {
+  const auto& call = *request.call;
+  const auto operation = request.operation;
+  uint64_t values = 0;
+  if (operation == Operation::compute) {
+    values = call.numbers.size();
+  } else if (reads(operation) && call.table.width == 0) {
+    values = std::accumulate(plain.lengths.begin(), plain.lengths.end(), uint64_t{0});
+  } else if (reads(operation)) {
+    values = request.keys.count * width_of(call.table, operation);
+  }
+  return values * size_of(call.table.type);
+}
+
+}  // namespace
+
 void check_answer(const RangeRequest& request, const Answer& plain) {
   if (!plain.error.empty()) return;
-  const auto& table = request.call->table;
-  const bool has_lengths = table.width == 0 && reads(request.operation);
-  uint64_t expected =
-      reads(request.operation) ? request.keys.count * width_of(table, request.operation) : 0;
-  if (request.operation == Operation::compute) expected = request.call->numbers.size();
-  if (has_lengths) {
-    expected = std::accumulate(plain.lengths.begin(), plain.lengths.end(), uint64_t{0});
-  }
-  if (plain.lengths.size() == (has_lengths ? request.keys.count : 0) &&
-      plain.values.size() == expected * size_of(table.type)) {
-    return;
-  }
+  const bool has_lengths = request.call->table.width == 0 && reads(request.operation);
+  const uint64_t got = plain.values.size();
+  const uint64_t expected = answer_bytes(request, plain);
+  if (plain.lengths.size() == (has_lengths ? request.keys.count : 0) && got == expected) return;
   throw Error("server", ErrorKind::failure,
               {.what = "an answer has another number of values",
-               .got = std::to_string(plain.values.size()) + " bytes",
-               .expected = std::to_string(expected * size_of(table.type))});
+               .got = std::to_string(got) + " bytes",
+               .expected = std::to_string(expected)});
+}
+
+void Call::prepare(Operation operation, uint64_t keys, const std::optional<ValueMemory>& into) {
+  if (into) {
+    memory = {into->bytes, into->owner};
+  } else if (reads(operation) && table.width > 0) {
+    allocate(keys * width_of(table, operation) * size_of(table.type));
+  }
+}
+
+void Call::allocate(size_t bytes) {
+  const auto allocated = std::make_shared_for_overwrite<char[]>(bytes);
+  memory = {{allocated.get(), bytes}, allocated};
+}
+
+std::span<char> Call::place_of(const RangeRequest& request) const {
+  const auto& [range, first, count, positions] = request.keys;
+  const bool is_known = reads(request.operation) && request.operation != Operation::compute &&
+                        table.width > 0 && positions.empty();
+  if (!is_known) return {};
+  const size_t bytes = width_of(table, request.operation) * size_of(table.type);
+  return memory.bytes.subspan(first * bytes, count * bytes);
+}
+
+void Call::take(RangeRequest& request, const Message& plain) const {
+  const auto operation = request.operation;
+  if (!reads(operation)) return;
+  if (operation == Operation::compute || table.width == 0) {
+    request.answer = plain;
+    return;
+  }
+  const auto answered = parse_answer(*plain).values;
+  const auto& positions = request.keys.positions;
+  if (positions.empty()) {
+    std::ranges::copy(answered, place_of(request).begin());
+    return;
+  }
+  const size_t bytes = width_of(table, operation) * size_of(table.type);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    std::memcpy(memory.bytes.data() + positions[i] * bytes, answered.data() + i * bytes, bytes);
+  }
 }
 
 void Call::assemble() {
   if (requests.empty() || !reads(requests.front()->operation)) return;
-  if (requests.front()->operation == Operation::compute) return combine_numbers();
-  const size_t size = size_of(table.type);
+  if (requests.front()->operation == Operation::compute) {
+    combine_numbers();
+  } else if (table.width == 0) {
+    combine_lengths();
+  }
+}
+
+void Call::combine_lengths() {
   uint64_t keys = 0;
   for (const auto& request : requests) keys += request->keys.count;
-  const uint64_t width = width_of(table, requests.front()->operation);
-  // The index of each key's first value.
-  std::vector<uint64_t> begins;
-  if (width == 0) {
-    lengths.resize(keys);
-    for (const auto& request : requests) {
-      const auto answer = parse_answer(*request->answer);
-      for (size_t i = 0; i < answer.lengths.size(); ++i) {
-        lengths[request->keys.position(i)] = answer.lengths[i];
-      }
-    }
-    begins.resize(keys + 1);
-    for (size_t i = 0; i < keys; ++i) begins[i + 1] = begins[i] + lengths[i];
-  }
-  // The values of consecutive keys follow each other in the order of requests.
-  const auto is_run = [](const auto& request) { return request->keys.positions.empty(); };
-  if (width > 0 && std::ranges::all_of(requests, is_run)) {
-    values.reserve(keys * width * size);
-    for (const auto& request : requests) {
-      const auto answered = parse_answer(*request->answer).values;
-      values.insert(values.end(), answered.begin(), answered.end());
-    }
-    return;
-  }
-  values.resize((width == 0 ? begins.back() : keys * width) * size);
+  lengths.resize(keys);
   for (const auto& request : requests) {
     const auto answer = parse_answer(*request->answer);
-    const auto& group = request->keys;
-    const auto begin = [&](uint64_t key) {
-      return (width == 0 ? begins[key] : key * width) * size;
-    };
-    if (group.positions.empty()) {
-      std::ranges::copy(answer.values, values.begin() + static_cast<ptrdiff_t>(begin(group.first)));
-      continue;
+    for (size_t i = 0; i < answer.lengths.size(); ++i) {
+      lengths[request->keys.position(i)] = answer.lengths[i];
     }
+  }
+  const size_t size = size_of(table.type);
+  std::vector<uint64_t> begins(keys + 1);  // the first byte of each key's values
+  for (size_t i = 0; i < keys; ++i) begins[i + 1] = begins[i] + lengths[i] * size;
+  allocate(begins.back());
+  for (const auto& request : requests) {
+    const auto answer = parse_answer(*request->answer);
     size_t at = 0;
-    for (const uint64_t key : group.positions) {
-      const size_t bytes = (width == 0 ? lengths[key] : width) * size;
-      std::memcpy(values.data() + begin(key), answer.values.data() + at, bytes);
+    for (uint64_t i = 0; i < request->keys.count; ++i) {
+      const uint64_t key = request->keys.position(i);
+      const size_t bytes = lengths[key] * size;
+      std::ranges::copy(answer.values.subspan(at, bytes),
+                        memory.bytes.begin() + static_cast<ptrdiff_t>(begins[key]));
       at += bytes;
     }
   }
@@ -87,8 +125,8 @@ void Call::combine_numbers() {
       combined[i] = combine(numbers[i], combined[i], number);
     }
   }
-  values.resize(combined.size() * sizeof(double));
-  if (!combined.empty()) std::memcpy(values.data(), combined.data(), values.size());
+  allocate(combined.size() * sizeof(double));
+  if (!combined.empty()) std::memcpy(memory.bytes.data(), combined.data(), memory.bytes.size());
 }
 
 void Call::finish() {
@@ -140,7 +178,7 @@ std::span<const char> Handle::value_bytes(ValueType type) const {
                  .got = type == ValueType::float32 ? "float" : "double",
                  .expected = type == ValueType::float32 ? "double" : "float"});
   }
-  return call_->values;
+  return call_->values();
 }
 
 std::span<const uint32_t> Handle::lengths() const {

@@ -40,7 +40,9 @@ struct RangeRequest {
   std::optional<double> rate = {};
   Coding coding = {};
   RequestParts parts = {};
-  Message answer = {};  // plain
+  bool is_answered = false;
+  Message answer = {};      // plain; kept only if the call needs all answers to use one
+  net::Ticket receive = 0;  // of values that are a message of their own; 0: none was posted
 };
 // Throws Error(server, failure) if the answer does not have the values that the request asks for.
 void check_answer(const RangeRequest& request, const Answer& plain);
@@ -72,18 +74,33 @@ struct Call {
   } failure;
   std::function<std::string()> missing = {};  // describes the missing answers, for messages
   std::vector<std::function<void()>> listeners = {};
-  // The result of a read: the bytes of the values or numbers and, for width 0, the number of values
-  // of each key.
+  // The result of a read: for width 0 the number of values of each key, and the bytes of the values
+  // or numbers. They have no owner before their number is known.
   std::vector<uint32_t> lengths = {};
-  std::vector<char> values = {};
+  struct Memory {
+    std::span<char> bytes = {};
+    std::shared_ptr<void> owner = {};
+  } memory;
 
+  // Empty before the call has succeeded.
+  std::span<const char> values() const {
+    return is_done && failure.text.empty() ? memory.bytes : std::span<char>();
+  }
+  // For a read: takes the caller's memory, or allocates it if the number of values is known.
+  void prepare(Operation operation, uint64_t keys, const std::optional<ValueMemory>& into);
+  // Returns the memory for the values of a request if they are one after the other; empty if not.
+  std::span<char> place_of(const RangeRequest& request) const;
+  // Takes the plain answer to one of the requests.
+  void take(RangeRequest& request, const Message& plain) const;
   // Combines the answers of a read. Called when all have arrived.
   void assemble();
   // Runs the listeners.
   void finish();
 
  private:
+  void allocate(size_t bytes);
   void combine_numbers();
+  void combine_lengths();
 };
 
 }  // namespace troika::server

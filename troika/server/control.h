@@ -27,6 +27,8 @@ inline constexpr net::Channel kStatusQuestions = kFirstChannel + 6;
 inline constexpr net::Channel kStatusAnswers = kFirstChannel + 7;
 inline constexpr net::Channel kBatchReports = kFirstChannel + 8;
 inline constexpr net::Channel kBatchOrders = kFirstChannel + 9;
+// Each answer whose values are a message of their own has a channel of its own from here on.
+inline constexpr net::Channel kFirstValues = net::Channel{0x7377} << 48;
 
 enum class Role : uint8_t { server, worker };
 

@@ -11,7 +11,6 @@ namespace {
 
 // The number of a worker, or the generation of its map, with which other messages begin, is less.
 constexpr uint64_t kMark = ~uint64_t{0};
-constexpr size_t kMostSmall = 1024;          // bytes of a message that is gathered
 constexpr size_t kMostGathered = 32 * 1024;  // bytes of gathered messages
 
 }  // namespace
@@ -19,31 +18,29 @@ constexpr size_t kMostGathered = 32 * 1024;  // bytes of gathered messages
 net::Ticket GatheringEndpoint::send(const std::string& peer, net::Channel channel,
                                     const net::Pieces& message, net::Priority priority,
                                     net::Completion completion) {
-  if (!is_open_ || channel != channel_ || message.bytes() > kMostSmall) {
+  if (channel != channel_ || !gathers(message.bytes())) {
     const auto before = channel == channel_ ? gathered_.find(peer) : gathered_.end();
     if (before != gathered_.end()) send_gathered(peer, before->second);
     return endpoint_.send(peer, channel, message, priority, std::move(completion));
   }
   auto& gathered = gathered_[peer];
-  if (gathered.bytes.empty()) Writer(gathered.bytes).number(kMark);
-  Writer writer(gathered.bytes);
+  if (gathered.empty()) {
+    gathered.reserve(kMostGathered + 2 * kMostSmall);
+    Writer(gathered).number(kMark);
+  }
+  Writer writer(gathered);
   writer.number<uint64_t>(message.bytes());
-  message.slice(0, message.bytes(), [&](std::string_view part) { gathered.bytes += part; });
+  message.slice(0, message.bytes(), [&](std::string_view part) { gathered += part; });
   writer.pad();
-  if (completion) gathered.completions.push_back(std::move(completion));
-  if (gathered.bytes.size() > kMostGathered) send_gathered(peer, gathered);
+  if (gathered.size() > kMostGathered) send_gathered(peer, gathered);
+  if (completion) completion({.outcome = net::Outcome::done, .bytes = message.bytes()});
   return 0;
 }
 
-void GatheringEndpoint::send_gathered(const std::string& peer, Gathered& gathered) {
-  if (gathered.bytes.empty()) return;
-  auto completions = std::make_shared<std::vector<net::Completion>>();
-  completions->swap(gathered.completions);
+void GatheringEndpoint::send_gathered(const std::string& peer, std::string& gathered) {
+  if (gathered.empty()) return;
   net::send_owned(endpoint_, peer, channel_,
-                  std::make_shared<const std::string>(std::exchange(gathered.bytes, {})),
-                  net::Priority::normal, [completions](const net::Result& result) {
-                    for (const auto& completion : *completions) completion(result);
-                  });
+                  std::make_shared<const std::string>(std::exchange(gathered, {})));
 }
 
 GatheringEndpoint::~GatheringEndpoint() {

@@ -7,13 +7,13 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "troika/net/endpoint.h"
 
 namespace troika::server {
 
 // Sends like another endpoint, but gathers small messages of one channel between begin() and end().
+// It copies these, so their completions run at once.
 // Requests and answers never begin with the 8 bytes that mark gathered messages. Messages of the
 // channel keep their order. All functions run under the other endpoint's rules for callbacks; that
 // endpoint must outlive it.
@@ -25,6 +25,8 @@ class GatheringEndpoint : public net::Endpoint {
   ~GatheringEndpoint() override;
 
   void begin() { is_open_ = true; }
+  // Whether a message of the channel with so many bytes would be gathered.
+  bool gathers(size_t bytes) const { return is_open_ && bytes <= kMostSmall; }
   // Begins, and ends as soon as the messages that have arrived are handled.
   void begin_turn();
   // Sends what was gathered.
@@ -56,17 +58,15 @@ class GatheringEndpoint : public net::Endpoint {
   }
 
  private:
-  struct Gathered {
-    std::string bytes;
-    std::vector<net::Completion> completions;
-  };
-  void send_gathered(const std::string& peer, Gathered& gathered);
+  static constexpr size_t kMostSmall = 1024;  // bytes
+
+  void send_gathered(const std::string& peer, std::string& gathered);
 
   net::Endpoint& endpoint_;
   const net::Channel channel_;
   bool is_open_ = false;
-  net::Ticket turn_ = 0;                      // 0: none is under way
-  std::map<std::string, Gathered> gathered_;  // by peer
+  net::Ticket turn_ = 0;                         // 0: none is under way
+  std::map<std::string, std::string> gathered_;  // by peer
 };
 
 // Calls `take` with each message that was gathered, or with the message itself. Throws

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/base/clock.h"
@@ -16,6 +17,27 @@
 namespace troika::server {
 
 struct Call;
+
+// Memory for the values of a call that reads, key by key. Nobody else uses it before the call is
+// finished; what it has after a call that failed is undefined. `owner` must not be null.
+struct ValueMemory {
+  ValueMemory(ValueType type_, std::span<char> bytes_, std::shared_ptr<void> owner_)
+      : type(type_), bytes(bytes_), owner(std::move(owner_)) {}
+  ValueMemory(const std::shared_ptr<std::vector<float>>& values)
+      : ValueMemory(ValueType::float32, as_chars(*values), values) {}
+  ValueMemory(const std::shared_ptr<std::vector<double>>& values)
+      : ValueMemory(ValueType::float64, as_chars(*values), values) {}
+
+  ValueType type;
+  std::span<char> bytes;  // they stay valid while `owner` exists
+  std::shared_ptr<void> owner;
+
+ private:
+  template <typename T>
+  static std::span<char> as_chars(std::vector<T>& values) {
+    return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)};
+  }
+};
 
 // A call that was started; copies refer to the same call. The worker must outlive it, but the
 // values of a finished call stay valid without the worker. Any thread may call its functions, but
@@ -39,8 +61,9 @@ class Handle {
   std::string error() const;
 
   // Returns the values of a finished pull, key by key in the order of the call's keys; empty for
-  // calls that do not read. Throws Error(server, usage) unless `T` is the table's type. The span is
-  // valid as long as a copy of the handle exists.
+  // calls that do not read and for those that failed. Throws Error(server, usage) unless `T` is the
+  // table's type. The span is valid as long as a copy of the handle exists. It is that of
+  // CallOptions::into, if the call has it.
   template <typename T>
   std::span<const T> values() const {
     const auto bytes =

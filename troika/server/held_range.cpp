@@ -67,6 +67,7 @@ std::string HeldRange::save_after(int64_t step) {
 
 void HeldRange::follow(std::shared_ptr<const RingMap> map) {
   map_ = std::move(map);
+  ahead_.clear();
   const auto& [holders, joiners, is_lost] = map_->ranges[index_];
   const bool was_master =
       std::exchange(is_master_, !holders.empty() && holders[0] == endpoint_.name());
@@ -143,15 +144,29 @@ Message HeldRange::decode(const RequestHead& head, const Message& message) {
   return std::make_shared<const std::string>(decode_request(*message, type, keys));
 }
 
-bool HeldRange::take_request(const std::string& worker, const RequestHead& head,
-                             const Message& message) {
+uint64_t HeldRange::take_request(const std::string& worker, const RequestHead& head,
+                                 const Message& message) {
+  if (!execute(worker, head, message)) return 0;
+  uint64_t executed = 1;
+  while (const auto next = ahead_.take(head.worker, head.number + executed)) {
+    if (!execute(worker, parse_head(*next), next)) break;
+    ++executed;
+  }
+  return executed;
+}
+
+bool HeldRange::execute(const std::string& worker, const RequestHead& head,
+                        const Message& message) {
   // With a newer map the worker may speak of steps that this server cannot judge yet.
   if (!is_master_ || head.generation > map_->generation || !map_->workers.contains(head.worker)) {
     return false;
   }
   range_.commit(head.committed, map_->departed);
   const bool is_repeated = head.number <= range_.clock(head.worker);
-  if (!is_repeated && !range_.is_next(head)) return false;
+  if (!is_repeated && !range_.is_next(head)) {
+    ahead_.keep(head.worker, head.number, message);
+    return false;
+  }
   if (is_repeated && answering_->contains({head.worker, head.number})) return false;
   const auto plain = decode(head, message);
   if (!plain) {
@@ -211,8 +226,14 @@ void HeldRange::answer(const std::string& worker, const Request& request, const 
 
 void HeldRange::send_answer(const std::string& worker, RequestId request,
                             const AnswerMessage& answer) {
-  send_pieces(endpoint_, worker, kAnswers, {}, {answer.head, answer.values},
-              [answering = answering_, request](const net::Result&) { answering->erase(request); });
+  const auto sent = [answering = answering_, request](const net::Result&) {
+    answering->erase(request);
+  };
+  if (answer.apart == 0) {
+    return send_pieces(endpoint_, worker, kAnswers, {}, {answer.head, answer.values}, sent);
+  }
+  net::send_owned(endpoint_, worker, kAnswers, answer.head);
+  send_pieces(endpoint_, worker, answer.apart, {}, {answer.values}, sent);
 }
 
 void HeldRange::send_acknowledged() {
@@ -241,23 +262,35 @@ void HeldRange::take_copy(const std::string& master, const CopyHead& head, std::
     term_ = head.term;
     next_ = head.number + 1;
   } else if (!head.is_whole && head.term == term_ && head.number == next_) {
-    const auto message = std::make_shared<const std::string>(entry);
-    const Request request = parse_request(*message);
-    range_.commit(head.committed, map_->departed);
-    const auto refusal = range_.refusal(request.body);
-    if (!refusal.empty() || !writes(request.body.operation)) {
-      log::warn("a write of master {} does not fit: {}", master, refusal);
-      return;
-    }
-    range_.write(request, message);
-    range_.advance(request.head);
-    ++next_;
+    write_entry(master, head, std::make_shared<const std::string>(entry));
+  } else if (!head.is_whole && (head.term > term_ || (head.term == term_ && head.number > next_))) {
+    ahead_.keep(head.term, head.number,
+                std::make_shared<const std::string>(head_text(head).append(entry)));
   }
   if (head.term != term_) return;
+  while (const auto next = ahead_.take(term_, next_)) {
+    const uint64_t number = next_;
+    write_entry(master, parse_copy_head(*next),
+                std::make_shared<const std::string>(next->substr(kCopyHead)));
+    if (next_ == number) break;
+  }
   std::string receipt;
   Writer writer(receipt);
   for (const uint64_t value : {term_, next_ - 1, uint64_t{index_}}) writer.number(value);
   net::send_owned(endpoint_, master, kReceipts, std::make_shared<const std::string>(receipt));
+}
+
+void HeldRange::write_entry(const std::string& master, const CopyHead& head, const Message& entry) {
+  const Request request = parse_request(*entry);
+  range_.commit(head.committed, map_->departed);
+  const auto refusal = range_.refusal(request.body);
+  if (!refusal.empty() || !writes(request.body.operation)) {
+    log::warn("a write of master {} does not fit: {}", master, refusal);
+    return;
+  }
+  range_.write(request, entry);
+  range_.advance(request.head);
+  ++next_;
 }
 
 void HeldRange::take_receipt(const std::string& server, const Receipt& receipt) {

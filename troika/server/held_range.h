@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "troika/net/endpoint.h"
+#include "troika/server/ahead_messages.h"
 #include "troika/server/control.h"
 #include "troika/server/kept_keys.h"
 #include "troika/server/range.h"
@@ -69,8 +70,9 @@ class HeldRange {
   // Changes to the role that a newer map gives this server.
   void follow(std::shared_ptr<const RingMap> map);
   // Executes a worker's request and sends the answer, if this server is the range's master and the
-  // request is the worker's next one. Returns whether the request was executed now, not earlier.
-  bool take_request(const std::string& worker, const RequestHead& head, const Message& message);
+  // request is the worker's next one; then also those that came before it and follow it. Returns
+  // how many requests were executed now, not earlier.
+  uint64_t take_request(const std::string& worker, const RequestHead& head, const Message& message);
   void take_copy(const std::string& master, const CopyHead& head, std::string_view entry);
   void take_receipt(const std::string& server, const Receipt& receipt);
   // Sends entries again that were not acknowledged in time.
@@ -110,6 +112,9 @@ class HeldRange {
     AnswerMessage answer;
   };
 
+  bool execute(const std::string& worker, const RequestHead& head, const Message& message);
+  // Executes the entry of a copy that is next_.
+  void write_entry(const std::string& master, const CopyHead& head, const Message& entry);
   void start_copy(const std::string& server, bool is_required);
   void send_to(const std::string& server, Copy& copy);
   void send_entry(const std::string& server, const Copy& copy, uint64_t number, const Entry& entry,
@@ -137,6 +142,8 @@ class HeldRange {
   // answered again, so that large answers do not pile up. Completions may outlive the range.
   std::shared_ptr<std::set<RequestId>> answering_ = std::make_shared<std::set<RequestId>>();
   KeptKeys kept_keys_{kMostKeptKeys};
+  // For a master by worker, for a copy by term.
+  AheadMessages ahead_;
   // For a copy: the master's stream and its next entry.
   uint64_t term_ = 0;
   uint64_t next_ = 0;

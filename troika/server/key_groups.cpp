@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -19,14 +20,33 @@ namespace {
               {.what = what + ": " + problem, .got = got, .expected = expected});
 }
 
+const char* type_name(ValueType type) {
+  return type == ValueType::float32 ? "float32" : "float64";
+}
+
+void check_memory(Operation operation, const TableSpec& table, const std::string& what,
+                  uint64_t keys, const ValueMemory& into) {
+  if (!reads(operation) || table.width == 0 || !into.owner) {
+    refuse(what, "memory for values", into.owner ? "memory" : "memory without an owner",
+           "none, except of reads of tables with a width");
+  }
+  const uint64_t expected = keys * width_of(table, operation) * size_of(table.type);
+  if (into.type != table.type) {
+    refuse(what, "the type of the memory for values", type_name(into.type), type_name(table.type));
+  }
+  if (into.bytes.size() != expected) {
+    refuse(what, "the memory for values", fmt::format("{} bytes", into.bytes.size()),
+           fmt::format("{} bytes", expected));
+  }
+}
+
 }  // namespace
 
 uint32_t table_index(const RingMap& map, std::string_view table) {
+  const auto found = std::ranges::find(map.tables, table, &TableSpec::name);
+  if (found != map.tables.end()) return static_cast<uint32_t>(found - map.tables.begin());
   std::vector<std::string> names;
-  for (uint32_t i = 0; i < map.tables.size(); ++i) {
-    if (map.tables[i].name == table) return i;
-    names.push_back(map.tables[i].name);
-  }
+  for (const auto& spec : map.tables) names.push_back(spec.name);
   throw Error("server", ErrorKind::usage,
               {.what = "unknown table",
                .got = std::string(table),
@@ -69,13 +89,13 @@ void check_call(Operation operation, const TableSpec& table, const std::string& 
     expected = std::accumulate(options.lengths.begin(), options.lengths.end(), uint64_t{0});
   }
   if (values && values->type != table.type) {
-    refuse(what, "the values' type", values->type == ValueType::float32 ? "float32" : "float64",
-           table.type == ValueType::float32 ? "float32" : "float64");
+    refuse(what, "the values' type", type_name(values->type), type_name(table.type));
   }
   if (values && values->bytes.size() != expected * size) {
     refuse(what, "the number of values", std::to_string(values->bytes.size() / size),
            std::to_string(expected));
   }
+  if (options.into) check_memory(operation, table, what, count, *options.into);
 }
 
 std::vector<KeyGroup> group_keys(const TableSpec& table, const Keys& keys, uint32_t ranges) {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "troika/base/random.h"
+#include "troika/server/control.h"
 #include "troika/server/step_sum.h"
 #include "troika/server/vector_kernels.h"
 
@@ -15,6 +17,16 @@ namespace {
 
 // Fewer bytes of values are copied into answers.
 constexpr size_t kLeastShared = size_t{32} << 10;
+// More bytes of values are a message of their own, if the worker takes it. The endpoint announces
+// messages of this size, so that their receiver can refuse them.
+constexpr size_t kMostBeside = size_t{64} << 10;
+
+// Returns a channel that no other answer of this process has: a worker never takes the values of
+// one answer for those of another.
+net::Channel next_values_channel() {
+  static std::atomic<uint64_t> last{0};
+  return kFirstValues + ++last;
+}
 
 }  // namespace
 
@@ -118,29 +130,33 @@ AnswerMessage Range::read(const Request& request, const Coding& coding, bool has
     return {std::make_shared<const std::string>(std::move(text))};
   }
   SharedBytes shared;
+  const bool is_plain = coding.answer_values == ValueForm::plain && !coding.packs_answer;
   std::visit(
       [&]<typename T>(const Store<T>& store) {
         std::vector<uint32_t> lengths;
-        std::vector<T> pulled;
+        const auto pulled = std::make_shared<std::vector<T>>();
         const auto stored = store.stored(body);
-        if (!stored) store.pull(body, lengths, pulled);
-        const auto values = stored.value_or(pulled);
-        const std::span bytes(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+        if (!stored) store.pull(body, lengths, *pulled);
+        std::span<const T> values = stored.value_or(*pulled);
         answer.lengths = lengths;
-        const bool is_plain = coding.answer_values == ValueForm::plain && !coding.packs_answer;
-        // The next write copies all values that are shared, so few of them are copied now.
-        if (stored && is_plain && bytes.size() >= kLeastShared &&
-            values.size() >= store.value_count() / 4) {
-          write_answer_head(answer, bytes.size(), text);
-          shared = {{bytes.data(), bytes.size()}, store.owner()};
+        const size_t size = values.size_bytes();
+        if (is_plain && size >= kLeastShared) {
+          // The next write copies all values that are shared, so few of them are copied now.
+          const bool shares = stored && values.size() >= store.value_count() / 4;
+          if (stored && !shares) pulled->assign(values.begin(), values.end());
+          if (!shares) values = *pulled;
+          if (head.takes_values_apart && size > kMostBeside) answer.apart = next_values_channel();
+          write_answer_head(answer, size, text);
+          shared.bytes = {reinterpret_cast<const char*>(values.data()), size};
+          shared.owner = shares ? store.owner() : pulled;
           return;
         }
-        answer.values = bytes;
+        answer.values = {reinterpret_cast<const char*>(values.data()), size};
         write_answer(answer, tables_[body.table].spec.type, coding, mix(head.worker, head.number),
                      text);
       },
       stores_[body.table]);
-  return {std::make_shared<const std::string>(std::move(text)), std::move(shared)};
+  return {std::make_shared<const std::string>(std::move(text)), std::move(shared), answer.apart};
 }
 
 void Range::advance(const RequestHead& head) {

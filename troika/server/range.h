@@ -22,6 +22,7 @@ using Departed = std::map<uint64_t, int64_t>;
 struct AnswerMessage {
   Message head;
   SharedBytes values = {};
+  net::Channel apart = 0;  // Answer::apart
 
   size_t size() const { return head->size() + values.bytes.size(); }
 };

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/net/endpoint.h"
@@ -39,8 +40,13 @@ struct Traffic {
 // All functions run under the endpoint's rules for callbacks.
 class RangeRequests {
  public:
-  RangeRequests(net::Endpoint& endpoint, net::Duration patience)
-      : endpoint_(endpoint, kRequests), patience_(patience) {}
+  // Gets a request whose answer has come, and the answer's error. The request is no longer in its
+  // queue.
+  using Answered =
+      std::function<void(const std::shared_ptr<RangeRequest>&, const std::string& error)>;
+
+  RangeRequests(net::Endpoint& endpoint, net::Duration patience, Answered answered)
+      : endpoint_(endpoint, kRequests), patience_(patience), answered_(std::move(answered)) {}
 
   // Uses a newer map, with the worker's number and the last step that all workers have finished.
   // Sends requests whose server has changed again at once. Returns the requests to lost ranges.
@@ -49,10 +55,12 @@ class RangeRequests {
   // Numbers a request and sends it as soon as the window of its range allows. If the range is lost,
   // returns the request with the reason.
   std::vector<FailedRequest> add(std::shared_ptr<RangeRequest> request);
-  // Returns the request of an answer, with a plain `answer`, and removes it; null if it was
-  // answered already, or must be sent again with its keys. Throws Error(server, failure) if the
-  // answer does not fit the request, which then stays.
-  std::shared_ptr<RangeRequest> take(const Message& message);
+  // Takes an answer of a server, unless the request was answered already. Its call has the values
+  // when they are here. Throws Error(server, failure) if the answer does not fit the request, which
+  // then stays.
+  void take(const std::string& server, const Message& message);
+  // Ends the receive of the request's values: they are not written to any more.
+  void stop(RangeRequest& request);
   // Small requests between these calls leave together.
   void begin() { endpoint_.begin(); }
   void end() { endpoint_.end(); }
@@ -73,6 +81,12 @@ class RangeRequests {
     std::set<uint64_t> kept;  // signatures of the lists of keys that the server has kept
   };
 
+  // Receives values that are a message of their own into the call's memory.
+  void receive_values(const std::string& server, const std::shared_ptr<RangeRequest>& request,
+                      const Answer& head, size_t head_bytes);
+  // `bytes` and `plain_bytes`: of the answer.
+  void finish(const std::shared_ptr<RangeRequest>& request, const Answer& answer, size_t bytes,
+              size_t plain_bytes);
   void send(uint32_t range);
   void send_one(uint32_t range, uint64_t number, const RangeRequest& request,
                 net::Completion completion);
@@ -80,6 +94,7 @@ class RangeRequests {
 
   GatheringEndpoint endpoint_;
   const net::Duration patience_;
+  const Answered answered_;
   std::shared_ptr<const RingMap> map_;
   uint64_t worker_ = 0;
   int64_t committed_ = -1;

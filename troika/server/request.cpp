@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "troika/base/error.h"
+#include "troika/server/control.h"
 #include "troika/server/wire.h"
 
 namespace troika::server {
@@ -18,6 +19,7 @@ enum Flags : uint8_t {
   kAnswerPacked = 16,
   kKeptKeys = 32,
   kLacksKeys = 64,
+  kValuesApart = 128,
 };
 
 [[noreturn]] void fail_request(const std::string& what, uint64_t got) {
@@ -90,7 +92,7 @@ void write_head(const RequestHead& head, std::string& to) {
   writer.number(static_cast<uint8_t>(
       (coding.keys_are_packed ? kKeysPacked : 0) | (coding.values_are_packed ? kValuesPacked : 0) |
       (coding.packs_answer ? kPacksAnswer : 0) | (coding.keys_are_absent ? kKeysAbsent : 0)));
-  writer.number<uint32_t>(0);
+  writer.number<uint32_t>(head.takes_values_apart ? 1 : 0);
   writer.number(coding.signature);
   writer.number(head.run.first);
   writer.number(head.run.count);
@@ -123,7 +125,7 @@ RequestHead parse_head(std::string_view message) {
   coding.values_are_packed = flags & kValuesPacked;
   coding.packs_answer = flags & kPacksAnswer;
   coding.keys_are_absent = flags & kKeysAbsent;
-  reader.number<uint32_t>();
+  head.takes_values_apart = reader.number<uint32_t>() != 0;
   coding.signature = reader.number<uint64_t>();
   head.run.first = reader.number<uint64_t>();
   head.run.count = reader.number<uint64_t>();
@@ -150,9 +152,12 @@ RequestParts make_parts(const RequestBody& body, ValueType type, Coding& coding,
   if (coding.values_are_packed) values = packed_values;
   std::string rest;
   Writer writer(rest);
-  writer.array(body.lengths);
   const bool is_plain = coding.values == ValueForm::plain && !coding.values_are_packed;
-  if (owner && is_plain) {
+  const bool is_apart = owner && is_plain;
+  rest.reserve(2 * sizeof(uint64_t) + body.lengths.size_bytes() + sizeof(uint64_t) +
+               (is_apart ? 0 : values.size()));
+  writer.array(body.lengths);
+  if (is_apart) {
     writer.array_head(values.size());
     parts.values = {{values.data(), values.size()}, std::move(owner)};
   } else {
@@ -242,13 +247,15 @@ void write_answer_head(const Answer& answer, size_t bytes, std::string& to) {
   writer.number(answer.number);
   writer.number(answer.range);
   writer.number(answer.form);
-  writer.number(static_cast<uint8_t>((answer.is_packed ? kAnswerPacked : 0) |
-                                     (answer.has_kept_keys ? kKeptKeys : 0) |
-                                     (answer.lacks_keys ? kLacksKeys : 0)));
+  writer.number(static_cast<uint8_t>(
+      (answer.is_packed ? kAnswerPacked : 0) | (answer.has_kept_keys ? kKeptKeys : 0) |
+      (answer.lacks_keys ? kLacksKeys : 0) | (answer.apart != 0 ? kValuesApart : 0)));
   writer.number<uint16_t>(0);
   writer.text(answer.error);
   writer.array(answer.lengths);
-  writer.array_head(bytes);
+  if (answer.apart == 0) return writer.array_head(bytes);
+  writer.number(answer.apart);
+  writer.number<uint64_t>(bytes);
 }
 
 void write_answer(const Answer& answer, ValueType type, const Coding& coding, uint64_t seed,
@@ -280,7 +287,13 @@ Answer parse_answer(std::string_view message) {
   reader.number<uint16_t>();
   answer.error = reader.text();
   answer.lengths = reader.array<uint32_t>();
-  answer.values = reader.array<char>();
+  if ((flags & kValuesApart) == 0) {
+    answer.values = reader.array<char>();
+    return answer;
+  }
+  answer.apart = reader.number<net::Channel>();
+  answer.apart_bytes = reader.number<uint64_t>();
+  if (answer.apart <= kFirstValues) fail_request("the channel of an answer's values", answer.apart);
   return answer;
 }
 

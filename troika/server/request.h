@@ -85,6 +85,8 @@ struct RequestHead {
   Coding coding = {};
   KeySpan run = {};                 // the keys, if consecutive
   std::optional<double> rate = {};  // CallOptions::rate
+  // The worker can receive the values of the answer as a message of their own (Answer::apart).
+  bool takes_values_apart = false;
 };
 // The maximum number of a step.
 inline constexpr int64_t kMostStep = int64_t{1} << 62;
@@ -151,8 +153,13 @@ struct Answer {
   std::span<const uint32_t> lengths =
       {};                             // values of each key; only for reads of tables of width 0
   std::span<const char> values = {};  // only for reads
+  // The channel of another message, which has the plain values and nothing else, and their number
+  // of bytes. So the worker receives them where its caller wants them. 0: `values` has them.
+  net::Channel apart = 0;
+  uint64_t apart_bytes = 0;
 };
-// Appends an answer up to its values, which are plain and follow. They have `bytes` bytes.
+// Appends an answer up to its values, which are plain. They have `bytes` bytes, and follow unless
+// the answer has a channel for them.
 void write_answer_head(const Answer& answer, size_t bytes, std::string& to);
 // Encodes the values of a plain answer as `coding` says.
 void write_answer(const Answer& answer, ValueType type, const Coding& coding, uint64_t seed,

@@ -35,7 +35,10 @@ Server::Server(net::Endpoint& endpoint, ServerOptions options)
 }
 
 Server::~Server() {
-  for (const auto channel : {kRequests, kCopies, kReceipts}) endpoint_.handle(channel, 0, {});
+  // A state that comes after this could start a timer for files.
+  for (const auto channel : {kStates, kRequests, kCopies, kReceipts}) {
+    endpoint_.handle(channel, 0, {});
+  }
   net::act_on(endpoint_, [this] {
     endpoint_.cancel(timer_, net::Outcome::cancelled);
     if (file_timer_ != 0) endpoint_.cancel(file_timer_, net::Outcome::cancelled);

@@ -17,7 +17,8 @@ Worker::Worker(net::Endpoint& endpoint, WorkerOptions options)
     : endpoint_(endpoint),
       resend_(options.resend),
       patience_(options.patience),
-      requests_(endpoint, options.resend),
+      requests_(endpoint, options.resend,
+                [this](const auto& request, const auto& error) { take_answer(*request, error); }),
       member_(
           endpoint, options.member, Role::worker,
           [this, brought = to_text(options.brings)](Beat& beat) {
@@ -83,6 +84,9 @@ void Worker::end(const std::shared_ptr<Call>& call) {
   if (call->is_done) return;
   if (call->failure.text.empty()) call->assemble();
   calls_.erase(call->timestamp);
+  for (const auto& request : call->requests) {
+    if (!request->is_answered) requests_.stop(*request);
+  }
   call->requests.clear();
   const bool is_news = call->step >= 0 && steps_.remove_call(call->step);
   call->finish();
@@ -99,21 +103,19 @@ void Worker::take_answers(const std::string& peer, std::string message) {
   };
   requests_.begin();
   take([&] {
-    for_each_message(std::move(message),
-                     [&](std::string one) { take([&] { take_answer(std::move(one)); }); });
+    for_each_message(std::move(message), [&](std::string one) {
+      const auto answer = std::make_shared<const std::string>(std::move(one));
+      take([&] { requests_.take(peer, answer); });
+    });
   });
   requests_.end();
 }
 
-void Worker::take_answer(std::string message) {
-  const auto request = requests_.take(std::make_shared<const std::string>(std::move(message)));
-  if (!request || request->call->is_done) return;
-  const Answer answer = parse_answer(*request->answer);
-  Call& call = *request->call;
-  if (!answer.error.empty() && call.failure.text.empty()) {
-    call.failure = {answer.error, ErrorKind::usage};
-  }
-  if (--call.unanswered == 0) end(request->call);
+void Worker::take_answer(const RangeRequest& request, const std::string& error) {
+  const auto call = request.call;
+  if (call->is_done) return;
+  if (!error.empty() && call->failure.text.empty()) call->failure = {error, ErrorKind::usage};
+  if (--call->unanswered == 0) end(call);
 }
 
 std::shared_ptr<const RingMap> Worker::map_for(const std::string& what,
@@ -145,6 +147,7 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
   const auto index = table_index(*map, table);
   call->table = map->tables[index];
   check_call(operation, call->table, call->what, keys, values, options);
+  call->prepare(operation, keys.count(), options.into);
   if (writes(operation)) call->counted.pushed = keys.count();
   const auto ranges = static_cast<uint32_t>(map->ranges.size());
   if (filter && filter->selects() && operation == Operation::push) {
@@ -165,7 +168,7 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
     const auto list = std::make_shared<std::vector<Key>>(keys.list.begin(), keys.list.end());
     call->listeners.push_back([filter, list, run = keys.run, call = call.get()] {
       if (!call->failure.text.empty()) return;
-      filter->saw({.run = run, .keys = *list, .lengths = call->lengths, .values = call->values});
+      filter->saw({.run = run, .keys = *list, .lengths = call->lengths, .values = call->values()});
     });
   }
   return enqueue(call, options);
@@ -187,12 +190,14 @@ Handle Worker::enqueue(const std::shared_ptr<Call>& call, const CallOptions& opt
   call->missing = [this, call = call.get()] {
     return requests_.missing(*call) + "; " + member_.scheduler_age();
   };
-  net::act_on(endpoint_, [&] {
+  // A reference, because a function object with so much would be allocated.
+  const auto act = [&] {
     calls_[call->timestamp] = call;
     requests_.count_keys(call->counted.pushed, call->counted.left_out);
     call->step = steps_.current();
     if (call->step >= 0) steps_.add_call(call->step);
     if (!member_.refusal().empty()) return fail_all(member_.refusal());
+    if (options.after.empty()) return release(call);
     const auto open = std::make_shared<size_t>(1);
     const auto one_is_done = [this, open, call] {
       if (--*open == 0) release(call);
@@ -203,7 +208,8 @@ Handle Worker::enqueue(const std::shared_ptr<Call>& call, const CallOptions& opt
       handle.call_->listeners.push_back(one_is_done);
     }
     one_is_done();
-  });
+  };
+  net::act_on(endpoint_, std::ref(act));
   return Handle(call);
 }
 
@@ -295,67 +301,6 @@ Handle Worker::pull_state(std::string_view table, const Keys& keys, const CallOp
 Handle Worker::assign_state(std::string_view table, const Keys& keys, const Values& states,
                             const CallOptions& options) {
   return start(Operation::assign_state, table, keys, &states, options);
-}
-
-Handle Worker::begin_step() {
-  const auto call = std::make_shared<Call>(endpoint_);
-  call->what = "the beginning of a step";
-  call->missing = [this] {
-    return fmt::format("step {} was not granted; {}", steps_.wanted(), member_.scheduler_age());
-  };
-  bool is_wrong = false;
-  net::act_on(endpoint_, [&] {
-    is_wrong = steps_.has_begun() || steps_.is_waiting();
-    if (is_wrong) return;
-    call->timestamp = ++last_timestamp_;
-    calls_[call->timestamp] = call;
-    if (!member_.refusal().empty()) return fail_all(member_.refusal());
-    steps_.begin(call);
-    member_.beat();
-  });
-  if (is_wrong) {
-    throw Error(
-        "server", ErrorKind::usage,
-        {.what = "a step begins before the one before was ended", .hint = "call end_step() first"});
-  }
-  return Handle(call);
-}
-
-void Worker::end_step() {
-  bool is_wrong = false;
-  net::act_on(endpoint_, [&] {
-    is_wrong = !steps_.has_begun();
-    if (!is_wrong && steps_.end()) member_.beat();
-  });
-  if (is_wrong) {
-    throw Error("server", ErrorKind::usage,
-                {.what = "no step has begun", .hint = "wait for the handle of begin_step()"});
-  }
-}
-
-int64_t Worker::step() {
-  int64_t step = -1;
-  net::act_on(endpoint_, [&] { step = steps_.current(); });
-  return step;
-}
-
-int64_t Worker::committed() {
-  int64_t step = -1;
-  net::act_on(endpoint_, [&] { step = steps_.committed(); });
-  return step;
-}
-
-void Worker::wait_until_committed(int64_t step, Deadline deadline) {
-  std::string problem;
-  const auto is_over = [&] {
-    problem = hopeless();
-    return !problem.empty() || steps_.committed() >= step;
-  };
-  const bool is_in_time = endpoint_.run_until(is_over, time_left(deadline));
-  if (is_in_time && problem.empty()) return;
-  if (!is_in_time) net::act_on(endpoint_, [&] { problem = member_.scheduler_age(); });
-  throw Error("server", is_in_time ? ErrorKind::peer : ErrorKind::timeout,
-              {.what = fmt::format("not all workers have finished step {}", step), .got = problem});
 }
 
 bool Worker::is_ready() {

@@ -75,6 +75,10 @@ struct CallOptions {
   // If set, the values are not copied where that is possible: they stay valid while this exists,
   // and nobody changes them before the call is finished.
   std::shared_ptr<const void> keeps = {};
+  // Where the values of a read go; none: memory that belongs to the handle. Long plain values of
+  // consecutive keys are received straight into it. Not for tables of width 0. Throws Error(server,
+  // usage) for another type or size than that of the values.
+  std::optional<ValueMemory> into = {};
   // The call's requests are sent only when these calls of the same worker are finished.
   std::vector<Handle> after = {};
 };
@@ -183,7 +187,7 @@ class Worker {
   void release(const std::shared_ptr<Call>& call);
   void follow(const State& state);
   void take_answers(const std::string& peer, std::string message);
-  void take_answer(std::string message);
+  void take_answer(const RangeRequest& request, const std::string& error);
   void end(const std::shared_ptr<Call>& call);
   void fail_all(const std::string& reason);
   // Why no call can succeed, as far as this worker knows; empty if calls can.

@@ -117,38 +117,51 @@ at::Tensor ServedTable::elements_of(const at::Tensor& numbers, const Member& mem
 std::optional<server::Handle> ServedTable::push(server::Worker& worker,
                                                 const std::vector<at::Tensor>& gradients,
                                                 double rate, double factor) {
-  if (!gradients_.defined()) gradients_ = at::zeros({keys_, kWidth}, type_);
+  if (!gradients_ || (pushed_ && !pushed_->is_done())) gradients_ = new_numbers(kWidth);
   std::vector<server::Key> keys;
   std::vector<at::Tensor> parts;
   for (const auto& member : members_) {
     const auto& gradient = gradients[member.index];
     if (!gradient.defined() || member.keys == 0) continue;
-    elements_of(gradients_, member).copy_(gradient);
-    parts.push_back(gradients_.narrow(0, member.first, member.keys));
+    elements_of(*gradients_, member).copy_(gradient);
+    parts.push_back(gradients_->narrow(0, member.first, member.keys));
     for (int64_t key = 0; key < member.keys; ++key) {
       keys.push_back(static_cast<server::Key>(member.first + key));
     }
   }
   if (keys.empty()) return {};
   const bool is_whole = static_cast<int64_t>(keys.size()) == keys_;
-  auto pushed = is_whole ? gradients_ : at::cat(parts);
-  if (factor != 1) pushed.mul_(factor);
-  return worker.push(name_, is_whole ? server::Keys(all()) : server::Keys(keys), values_of(pushed),
-                     {.rate = rate * rate_factor_});
+  const auto pushed = is_whole ? gradients_ : std::make_shared<at::Tensor>(at::cat(parts));
+  if (factor != 1) pushed->mul_(factor);
+  const auto call = worker.push(name_, is_whole ? server::Keys(all()) : server::Keys(keys),
+                                values_of(*pushed), {.rate = rate * rate_factor_, .keeps = pushed});
+  if (is_whole) pushed_ = call;
+  return call;
 }
 
-server::Handle ServedTable::pull(server::Worker& worker) const {
-  return worker.pull(name_, all());
+server::Handle ServedTable::pull(server::Worker& worker) {
+  // Another call may still write to it, or its values may not be taken yet.
+  if (!pulled_ || pulled_.use_count() > 1) pulled_ = new_numbers(kWidth);
+  return worker.pull(name_, all(), {.into = memory_of(pulled_)});
 }
 
 server::Handle ServedTable::pull_state(server::Worker& worker) const {
-  return worker.pull_state(name_, all());
+  return worker.pull_state(name_, all(), {.into = memory_of(new_numbers(state_width()))});
+}
+
+std::shared_ptr<at::Tensor> ServedTable::new_numbers(int64_t width) const {
+  return std::make_shared<at::Tensor>(at::zeros({keys_, width}, type_));
+}
+
+server::ValueMemory ServedTable::memory_of(const std::shared_ptr<at::Tensor>& tensor) const {
+  return {value_type(type_), {static_cast<char*>(tensor->data_ptr()), tensor->nbytes()}, tensor};
 }
 
 server::Handle ServedTable::assign(server::Worker& worker, const optim::NamedTensors& state) const {
   const auto names = state_names(update_);
   const auto states = by_name(state);
-  const auto numbers = at::zeros({keys_, state_width()}, type_);
+  const auto kept = new_numbers(state_width());
+  const auto& numbers = *kept;
   const auto counted = kWidth * (1 + static_cast<int64_t>(names.size()));
   const auto counts = numbers.narrow(1, counted, state_width() - counted);
   for (const auto& member : members_) {
@@ -169,7 +182,7 @@ server::Handle ServedTable::assign(server::Worker& worker, const optim::NamedTen
     const auto steps = states.at(name + ".step").item<int64_t>();
     counts.narrow(0, member.first, member.keys).copy_(update_count(steps, type_));
   }
-  return worker.assign_state(name_, all(), values_of(numbers));
+  return worker.assign_state(name_, all(), values_of(numbers), {.keeps = kept});
 }
 
 at::Tensor ServedTable::numbers(const server::Handle& handle, int64_t width) const {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,11 +40,11 @@ class ServedTable {
   int64_t bytes() const;  // of the values
 
   // Pushes gradients, multiplied by `factor`; parameters whose gradient is undefined are left out.
-  // Returns nothing if all are.
+  // Returns nothing if all are. Copies the gradients.
   std::optional<server::Handle> push(server::Worker& worker,
                                      const std::vector<at::Tensor>& gradients, double rate,
                                      double factor);
-  server::Handle pull(server::Worker& worker) const;
+  server::Handle pull(server::Worker& worker);
   server::Handle pull_state(server::Worker& worker) const;
   // Writes values, and with `state` also the optimizer's states, to the servers. `state` holds the
   // states as FlatOptimizer::state() names them.
@@ -67,6 +68,9 @@ class ServedTable {
   int64_t state_width() const;
   // Views the values of a finished call as [keys, width].
   at::Tensor numbers(const server::Handle& handle, int64_t width) const;
+  // Returns memory for values of all keys, each of `width` numbers.
+  std::shared_ptr<at::Tensor> new_numbers(int64_t width) const;
+  server::ValueMemory memory_of(const std::shared_ptr<at::Tensor>& tensor) const;
 
   const std::string name_;
   const server::UpdateSpec update_;
@@ -74,7 +78,11 @@ class ServedTable {
   const at::ScalarType type_;
   std::vector<Member> members_;
   int64_t keys_ = 0;
-  at::Tensor gradients_;  // [keys, width]; zeros where keys are filled up
+  // [keys, width]. Calls use them in place. They are used again, because new ones would take new
+  // pages from the system in each step.
+  std::shared_ptr<at::Tensor> gradients_;  // zeros where keys are filled up
+  std::optional<server::Handle> pushed_;   // the last call that has sent gradients_
+  std::shared_ptr<at::Tensor> pulled_;
 };
 
 }  // namespace troika::parallel
