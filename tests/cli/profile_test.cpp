@@ -47,6 +47,73 @@ TEST_F(ProfileCommand, MeasuresOnTheRanksOfTheRun) {
   EXPECT_TRUE(nlohmann::json::parse(read_file(folder_ / "found.json"))["feasible"]);
 }
 
+// Layers of 2 heads and of width 32, for 64 tokens of 256 words.
+TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
+  write_file_atomically(folder_ / "text", std::string(2000, 'a'));
+  const auto profiled = [&](const std::string& model) {
+    const auto outcome = troika(
+        "profile --seconds=0 --data.name=text --data.files=text --data.global_batch_size=2 "
+        "--trainer.threads=1 --trainer.benchmark=false --data.context=64 " +
+        model);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(read_file(folder_ / "profile.json"))["blocks"];
+  };
+  const auto simulated = [&](const std::string& arguments) {
+    write_file_atomically(folder_ / "plan.toml", "[mesh]\naxes = \"tensor=2\"\n");
+    write_file_atomically(
+        folder_ / "cluster.toml",
+        "[links.network]\nbandwidth = 1e9\n[[devices]]\nhost = \"a\"\ncount = 2\n");
+    return troika("simulate --profile profile.json --plan plan.toml --cluster cluster.toml " +
+                  arguments);
+  };
+  const std::string sizes = "--model.layers=2 --model.heads=2 --model.width=32";
+  const auto gpt = profiled("--model.name=gpt " + sizes);
+  const auto& layer = gpt[1]["tensor"];
+  EXPECT_EQ(layer["units"], 2);
+  EXPECT_EQ(layer["tokens"], 64);
+  // All but two norms of 2 * 32 and two biases of 32, of 12 * 32 * 32 + 13 * 32 numbers.
+  EXPECT_NEAR(layer["parameter_share"].get<double>(), 1 - 6 * 32.0 / (12 * 32 * 32 + 13 * 32),
+              1e-9);
+  EXPECT_EQ(layer["forward_sums"], 2);
+  EXPECT_EQ(layer["backward_sums"], 2);
+  EXPECT_EQ(layer["sum_bytes"], 2 * 64 * 32 * 4);
+  EXPECT_EQ(layer["cuts_output"], false);
+  EXPECT_GT(layer["time_share"], 0.5);
+  EXPECT_GT(layer["saved_share"], 0.4);
+  EXPECT_GT(layer["token_saved_share"], 0.1);
+  // Sequence parallelism leaves nothing whole that grows with the batch.
+  EXPECT_NEAR(layer["saved_share"].get<double>() + layer["token_saved_share"].get<double>(), 1,
+              0.02);
+  EXPECT_EQ(gpt.back()["tensor"]["backward_sums"], 1);
+  EXPECT_EQ(simulated("--sequence-parallel").exit_code, 0);
+  const auto llama = profiled("--model.name=llama --model.kv_heads=1 " + sizes);
+  for (const auto& block : llama) EXPECT_FALSE(block.contains("tensor")) << "one head of keys";
+  const auto refused = simulated("");
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("[layout] block "));
+  EXPECT_EQ(profiled("--model.name=llama " + sizes)[1]["tensor"]["forward_sums"], 2);
+  EXPECT_EQ(simulated("").exit_code, 0);
+}
+
+TEST_F(ProfileCommand, WritesPairsOfLayers) {
+  const auto outcome = troika("profile --seconds=0 --model.hidden_layers=3" + kProfiledRun);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto blocks = nlohmann::json::parse(read_file(folder_ / "profile.json"))["blocks"];
+  ASSERT_EQ(blocks.size(), 4) << "columns, their rows, columns and the head's rows";
+  std::vector<int> forward, backward;
+  for (const auto& block : blocks) {
+    const auto& cut = block["tensor"];
+    forward.push_back(cut["forward_sums"]);
+    backward.push_back(cut["backward_sums"]);
+    EXPECT_EQ(cut["token_time_share"], 0) << block["name"];
+  }
+  EXPECT_THAT(forward, testing::ElementsAre(0, 1, 0, 1));
+  EXPECT_THAT(backward, testing::ElementsAre(0, 0, 1, 0)) << "data need no gradients";
+  EXPECT_EQ(blocks[0]["tensor"]["cuts_output"], true);
+  EXPECT_EQ(blocks[0]["tensor"]["parameter_share"], 1);
+  EXPECT_EQ(blocks[1]["tensor"]["cuts_output"], false);
+}
+
 TEST_F(ProfileCommand, ScalesToAPublishedDevice) {
   const auto here = troika("profile --seconds=0" + kProfiledRun);
   EXPECT_EQ(here.exit_code, 0) << here.err;

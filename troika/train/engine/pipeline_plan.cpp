@@ -78,7 +78,13 @@ void require_same_blocks(const layout::Plan& plan, const Task& task) {
 void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& plan,
                               const Task& task) {
   const int ranks = plan.mesh.size(Axis::tensor);
-  if (ranks == 1) return;
+  if (ranks == 1) {
+    if (!options.mesh.sequence_parallel) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "sequence parallelism cuts tokens over a tensor axis",
+                 .got = "mesh.sequence_parallel true with mesh.axes " + plan.mesh.text(),
+                 .expected = "a plan with a tensor axis, or mesh.sequence_parallel false"});
+  }
   const auto refuse = [&](const std::string& what, const std::string& got,
                           const std::string& expected) {
     throw Error("train", ErrorKind::usage,

@@ -375,6 +375,7 @@ TrainOptions with_plan(TrainOptions options) {
 }
 
 bool is_planned(const std::string& key) {
+  if (key == "mesh.sequence_parallel") return false;  // how a run computes on the plan's mesh
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};

@@ -65,7 +65,8 @@ std::vector<int64_t> micro_batch_sizes(int64_t samples, int ranks) {
   return sizes;
 }
 
-// A plan with these settings, of two stages if it is a pipeline, to ask whether it can be run.
+// A plan with these settings, of two stages if it is a pipeline without a tensor axis, to ask
+// whether it can be run.
 layout::Plan example_of(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
                         int ranks) {
   layout::Plan plan{.micro_batches = 2 * ranks};
@@ -74,6 +75,13 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
     plan.exchange.zero_stage = settings.zero_stage;
   }
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
+  if (settings.tensor.ranks > 1) {
+    const bool is_one = settings.family == StepFamily::one_stage;
+    if (!is_one || settings.zero_stage > 0)
+      plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
+    plan.mesh = layout::Mesh::parse(fmt::format("data=-1 tensor={}", settings.tensor.ranks), ranks);
+    return plan;
+  }
   if (settings.family == StepFamily::one_stage) return plan;
   plan.schedule = plan::schedule_name(settings.family, weights);
   const int half = ranks / 2;
@@ -93,6 +101,11 @@ bool can_be_run(const StepSettings& settings, layout::StageWeights weights, bool
   } catch (const Error&) {
     return false;
   }
+}
+
+// Whether a run of these options may have a tensor axis (require_plan_fits()).
+bool may_cut_layers(const TrainOptions& options) {
+  return options.optimizer.name != "adamw_8bit" && !options.ema.enabled && options.swa.swa_lrs == 0;
 }
 
 bool reuses_parameters(const nn::ModelOptions& options) {
@@ -149,6 +162,7 @@ TrainOptions with_step_plan(TrainOptions options, const plan::StepModel& model,
   const auto& profile = model.problem().profiles[chosen.settings.profile];
   options.data.global_batch_size =
       static_cast<int64_t>(profile.micro_batch) * plan.mesh.sample_shares();
+  options.mesh.sequence_parallel = chosen.settings.tensor.sequence;
   options.trainer.plan = plan.text();
   return with_plan(std::move(options));
 }
@@ -173,6 +187,7 @@ class PlanFinder {
     problem_.memory_bytes = asked.memory_bytes ? asked.memory_bytes : available_;
     problem_.uses_all_devices = true;
     problem_.weights = weights_for(options, plan, group);
+    problem_.cuts_layers = asked.cuts_layers && may_cut_layers(options);
     plain_.trainer.enable_model_summary = false;  // the run itself will log its choices
     plain_.offload.activations.clear();
     plain_.optimizer.offload.clear();
@@ -270,7 +285,8 @@ class PlanFinder {
 
   // Gives a pipeline the memory that the run will predict for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
-    if (plan.settings.family == StepFamily::one_stage) return;  // has it already
+    // It has it already, or it is not predicted.
+    if (plan.settings.family == StepFamily::one_stage || plan.settings.tensor.ranks > 1) return;
     const auto options = with_step_plan(configured_, model, plan, targets_, group_);
     const auto stages =
         predict_stages(options, dataset_, static_cast<int>(plan.stages.size()), group_);

@@ -21,6 +21,8 @@ struct AutomaticPlanOptions {
   std::vector<std::string> precisions = {};
   // The limit of a rank. Nothing: its share of the memory that is available on this machine.
   std::optional<double> memory_bytes = {};
+  // Whether plans with a tensor axis are considered.
+  bool cuts_layers = true;
   // ProfileOptions::block_by_block, also where the whole model fits.
   bool block_by_block = false;
 };
@@ -47,7 +49,8 @@ struct AutomaticPlan {
 // which no step fits in a rank's memory is measured block by block, and then without offload.
 //
 // The memory of plans without a cut, and of a pipeline before it is chosen, is that of
-// MemoryPredictor. Without trainer.memory_check=off, the memory of a rank is limited.
+// MemoryPredictor; with a tensor axis, it is that of the profile. Without trainer.memory_check=off,
+// the memory of a rank is limited.
 //
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,
@@ -57,7 +60,8 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
                         const comm::Group& group, const AutomaticPlanOptions& asked = {});
 
 // Returns the options with the plan that was found: trainer.plan, the options that it decides
-// (with_plan()), and data.global_batch_size, the samples of a micro-batch over all replicas. Throws
+// (with_plan()), mesh.sequence_parallel, and data.global_batch_size, the samples of a micro-batch
+// over all replicas. Throws
 // Error(usage) if no plan fits.
 TrainOptions with_found_plan(TrainOptions options, const AutomaticPlan& plan,
                              const comm::Group& group);
