@@ -55,7 +55,8 @@ TEST(ResolvePlan, NamesMeanPlans) {
            {"ddp_fully_sharded", "zero3", zero, 3, false},
            {"local_sgd", "local_sgd", ExchangeMethod::local_steps, 0, false},
            {"parameter_server", "parameter_server", ExchangeMethod::servers, 0, false},
-           {"downpour", "downpour", ExchangeMethod::downpour, 0, false}}) {
+           {"downpour", "downpour", ExchangeMethod::downpour, 0, false},
+           {"byteps", "byteps", ExchangeMethod::summation, 0, false}}) {
     const auto plan = resolve_plan(with_strategy(meaning.name), Cluster::uniform(2, 3));
     EXPECT_EQ(plan.strategy, meaning.ours) << meaning.name;
     EXPECT_EQ(plan.mesh, layout::Mesh(Axis::data, 6)) << meaning.name;
@@ -149,7 +150,7 @@ TEST(ResolvePlan, PlannedKeysAreThoseThatPlansDependOn) {
     // Refused without a tensor axis, but not a part of a plan.
     if (key == "mesh.sequence_parallel") continue;
     auto values = choices;
-    values.insert(values.end(), {"3", "0.25", "full", "some"});
+    values.insert(values.end(), {"3", "64", "0.25", "full", "some"});
     bool matters = false;
     for (const auto& value : values) {
       auto options = defaults;
@@ -233,7 +234,7 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
   dual.micro_batches = 3;
   EXPECT_THAT(refused(dual, 4), HasSubstr("dualpipe-v"));
   EXPECT_THAT(refused(on("context=2"), 2), HasSubstr("the context axis of a plan"));
-  EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .cut = "stem|head"}, 2),
+  EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .stages = {.cut = "stem|head"}}, 2),
             "[train] stages without a schedule of stages; got stages.cut stem|head and "
             "schedule.name one_stage, expected a schedule by name, or no cut");
   Plan torn = on("data=4");

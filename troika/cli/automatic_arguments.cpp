@@ -15,6 +15,7 @@ constexpr const char* kSeconds = "--profile-seconds";
 constexpr const char* kPrecisions = "--precisions";
 constexpr const char* kNoTensor = "--no-tensor";
 constexpr const char* kMemoryBytes = "--memory-bytes";
+constexpr const char* kBlockByBlock = "--block-by-block";
 
 }  // namespace
 
@@ -34,12 +35,17 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
                    "do not consider plans that cut layers over a tensor axis");
   command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)
       ->check(CLI::NonNegativeNumber);
+  command.add_flag(
+      kBlockByBlock, arguments.block_by_block,
+      "with --plan auto: measure the blocks of the model one by one, also where a step "
+      "of the whole model fits");
 }
 
 train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments) {
   train::AutomaticPlanOptions options{.seconds = arguments.seconds,
                                       .precisions = arguments.precisions,
-                                      .cuts_layers = arguments.cuts_layers};
+                                      .cuts_layers = arguments.cuts_layers,
+                                      .block_by_block = arguments.block_by_block};
   if (arguments.memory_bytes >= 0) options.memory_bytes = arguments.memory_bytes;
   return options;
 }
@@ -55,11 +61,12 @@ std::vector<std::string> words_of(const AutomaticArguments& arguments) {
   if (arguments.memory_bytes >= 0) {
     words.insert(words.end(), {kMemoryBytes, fmt::format("{}", arguments.memory_bytes)});
   }
+  if (arguments.block_by_block) words.emplace_back(kBlockByBlock);
   return words;
 }
 
 void require_no_automatic_options(const CLI::App& command, bool searches) {
-  for (const char* option : {kSeconds, kPrecisions, kNoTensor, kMemoryBytes}) {
+  for (const char* option : {kSeconds, kPrecisions, kNoTensor, kMemoryBytes, kBlockByBlock}) {
     const bool is_of_search = option == kNoTensor || option == kMemoryBytes;
     if (command.count(option) == 0 || (searches && is_of_search)) continue;
     refuse_argument("plan", fmt::format("{} without --plan auto", option),

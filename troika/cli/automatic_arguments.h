@@ -17,10 +17,11 @@ struct AutomaticArguments {
   std::vector<std::string> precisions;  // empty: not given
   double memory_bytes = -1;             // -1: not given
   bool cuts_layers = true;
+  bool block_by_block = false;
 };
 
-// Adds --profile-seconds, --precisions, --no-tensor and --memory-bytes. `memory_help` describes the
-// last one.
+// Adds --profile-seconds, --precisions, --no-tensor, --memory-bytes and --block-by-block.
+// `memory_help` describes --memory-bytes.
 void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
                            const std::string& memory_help);
 

@@ -83,7 +83,7 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
   }
   const auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
   asked.work.sequence_parallel = arguments.sequence_parallel;
-  run.plan = plan_asked(arguments, cluster, asked.profile.model, overrides, asked.work);
+  run.plan = plan_asked(arguments, cluster, asked.profile.model.name, overrides, asked.work);
   run.cluster = plan::with_measured_links(cluster, asked.profile);
   run.reference_flops = asked.profile.device_flops;
   run.overlap = asked.profile.in_step.overlap;

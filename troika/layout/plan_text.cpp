@@ -23,6 +23,13 @@ std::string exchange_text(const Plan& plan) {
                  ? "one replica: nothing is exchanged"
                  : "each step averages gradients by all-reduce; every replica holds all parameters "
                    "and states";
+    case ExchangeMethod::summation: {
+      std::string text = "each step averages gradients by summation servers, one in each process";
+      if (const int64_t spares = exchange.servers.count; spares > 0) {
+        text += fmt::format(" and {} beside them", spares);
+      }
+      return text + "; every replica holds all parameters and states";
+    }
     case ExchangeMethod::zero: {
       constexpr std::array kSharded{"optimizer states", "optimizer states and gradients",
                                     "optimizer states, gradients and parameters"};
@@ -114,10 +121,10 @@ std::string explain(const Plan& plan) {
   lines.push_back(
       fmt::format("stages     {}{}",
                   is_whole ? "one: each replica runs the whole model"
-                  : plan.cut.empty()
+                  : plan.stages.cut.empty()
                       ? "the model's blocks, cut into stages of about equal numbers of parameters"
                       : "",
-                  is_whole && !plan.cut.empty() ? ", " + plan.cut : plan.cut));
+                  is_whole && !plan.stages.cut.empty() ? ", " + plan.stages.cut : plan.stages.cut));
   if (const auto tensor = plan.mesh.size(Axis::tensor); tensor > 1) {
     lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis", tensor));
   }

@@ -354,7 +354,9 @@ StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, in
                            : once;
   const double rounds =
       static_cast<double>(micro_batches_[settings.profile]) / devices - (flushes ? 1 : 0);
-  return {.latency = waits * sums.least_slowness + (flushes ? on_axis : 0),
+  // In zb-h1, the weight parts of backward passes can also fill the waits for sums.
+  const bool waits_for_sums = flushes && settings.family != StepFamily::zero_bubble;
+  return {.latency = waits * sums.least_slowness + (waits_for_sums ? on_axis : 0),
           .steady = std::max(0.0, rounds) * (once * sums.least_slowness + on_axis)};
 }
 

@@ -43,9 +43,13 @@ void SimulatedRun::verify() const {
   if (plan.threads > 0) {
     refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");
   }
-  if (plan.has_servers()) {
+  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
+  if (plan.has_servers() || is_summation) {
     const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
-    refuse("exchange.method of a simulation", is_downpour ? "downpour_sgd" : "servers",
+    refuse("exchange.method of a simulation",
+           is_summation  ? "summation"
+           : is_downpour ? "downpour_sgd"
+                         : "servers",
            "all_reduce, zero or local_steps");
   }
   if (plan.without_flushes.steps_by_replicas) {

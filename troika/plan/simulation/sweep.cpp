@@ -97,7 +97,7 @@ Plan on_devices(const Plan& plan, int devices) {
              fmt::format("at least {}, for which schedule.actions is made",
                          plan.mesh.size(Axis::pipeline)));
     }
-    scaled.cut.clear();  // made for more stages
+    scaled.stages.cut.clear();  // made for more stages
   }
   const int replicas = devices / (stages * tensor);
   if (tensor > 1) {

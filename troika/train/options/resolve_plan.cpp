@@ -12,6 +12,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/train/options/pipeline_mesh.h"
+#include "troika/train/options/server_strategies.h"
 
 namespace troika::train {
 
@@ -52,11 +53,15 @@ void horovod(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.sums_micro_batches = !options.horovod.average_aggregated_gradients;
 }
 
+void shard(Plan& plan, const TrainOptions& options, int64_t zero_stage) {
+  plan.exchange.method = ExchangeMethod::zero;
+  plan.exchange.zero_stage = zero_stage;
+  plan.exchange.zero_group = options.zero.group_size;
+}
+
 template <int stage>
 void zero(Plan& plan, const TrainOptions& options, const Cluster&) {
-  plan.exchange.method = ExchangeMethod::zero;
-  plan.exchange.zero_stage = stage;
-  plan.exchange.zero_group = options.zero.group_size;
+  shard(plan, options, stage);
 }
 
 // Returns the number of ranks of each host. Each host's ranks must be consecutive, and all hosts
@@ -106,40 +111,6 @@ void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
   exchange.outer_momentum = options.diloco.outer_momentum;
 }
 
-void servers(Plan& plan, const TrainOptions& options, const Cluster&) {
-  const auto& server = options.server;
-  plan.exchange.method = ExchangeMethod::servers;
-  plan.exchange.servers = {.consistency = server.consistency,
-                           .delay = server.delay,
-                           .count = server.servers,
-                           .replicas = server.replicas,
-                           .push_filters = server.push_filters,
-                           .pull_filters = server.pull_filters,
-                           .limit_seconds = server.limit_seconds};
-}
-
-// The consistency of [server] is that of parameter_server; its default counts as not set.
-void downpour(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  const auto& server = options.server;
-  if (server.consistency == "bounded" || server.delay > 0) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "strategy downpour does not bound how far replicas are apart",
-                 .got = fmt::format("server.consistency {} and server.delay {}", server.consistency,
-                                    server.delay),
-                 .expected = "server.consistency eventual and server.delay 0",
-                 .hint = "strategy parameter_server bounds it"});
-  }
-  servers(plan, options, cluster);
-  plan.exchange.method = ExchangeMethod::downpour;
-  plan.exchange.servers.consistency = "eventual";
-  const auto& own = options.downpour;
-  plan.exchange.downpour = {.n_fetch = own.n_fetch,
-                            .n_push = own.n_push,
-                            .local_rate = own.local_rate,
-                            .overlap = own.overlap,
-                            .warm_start_steps = own.warm_start_steps};
-}
-
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.threads = std::max<int64_t>(1, options.trainer.devices);
 }
@@ -166,12 +137,8 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
 void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
   plan.chunks = options.pipeline.chunks;
-  plan.cut = options.pipeline.cut;
-  if (options.zero.stage > 0) {
-    plan.exchange.method = ExchangeMethod::zero;
-    plan.exchange.zero_stage = options.zero.stage;
-    plan.exchange.zero_group = options.zero.group_size;
-  }
+  plan.stages.cut = options.pipeline.cut;
+  if (options.zero.stage > 0) shard(plan, options, options.zero.stage);
   const int64_t micro_batches = options.pipeline.micro_batches;
   if (micro_batches > 0 && plan.micro_batches > 1) {
     throw Error("train", ErrorKind::usage,
@@ -214,7 +181,16 @@ void cut_model_and_layers(Plan& plan, const TrainOptions& options, const Cluster
 }
 
 void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  plan.mesh = tensor_mesh(options, cluster.ranks());
+  auto mesh = tensor_mesh(options, cluster.ranks());
+  if (options.zero.stage == 0) {
+    plan.mesh = std::move(mesh);
+    return;
+  }
+  // ZeRO beside a tensor axis is that of a pipeline, here of a single stage.
+  const int64_t micro_batches = plan.micro_batches;
+  cut_model(plan, options, std::move(mesh));
+  if (options.pipeline.micro_batches == 0) plan.micro_batches = micro_batches;
+  plan.schedule = options.pipeline.schedule;
 }
 
 struct Strategy {
@@ -237,8 +213,9 @@ constexpr std::array kStrategies{
     Strategy{"local_sgd", "local_sgd", local_sgd},
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
     Strategy{"diloco", "diloco", diloco},
-    Strategy{"parameter_server", "parameter_server", servers},
-    Strategy{"downpour", "downpour", downpour},
+    Strategy{"parameter_server", "parameter_server", choose_servers},
+    Strategy{"downpour", "downpour", choose_downpour},
+    Strategy{"byteps", "byteps", choose_byteps},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},
@@ -313,6 +290,7 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
   const auto& codec = options.ddp.codec;
   Plan plan{.strategy = strategy.ours,
             .mesh = layout::Mesh(Axis::data, std::max(1, cluster.ranks())),
+            .stages = layout::ModelStages(),
             .micro_batches = options.trainer.accumulate_grad_batches,
             .exchange = {.bucket_bytes = mebibytes(options.comm.bucket_megabytes),
                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes),
@@ -379,8 +357,9 @@ bool is_planned(const std::string& key) {
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
-  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.", "local_sgd.", "diloco.",
-                                 "server.", "downpour.", "mesh.", "pipeline.",  "offload."};
+  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.",     "local_sgd.",
+                                 "diloco.", "server.",   "downpour.", "byteps.",
+                                 "mesh.",   "pipeline.", "offload."};
   return std::ranges::count(kPlanned, key) > 0 ||
          std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
 }

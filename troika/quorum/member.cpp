@@ -1,0 +1,386 @@
+#include "troika/quorum/member.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/net/bytes.h"
+#include "troika/quorum/member_endpoint.h"
+#include "troika/quorum/ring.h"
+
+namespace troika::quorum {
+
+namespace {
+
+// As TorchFT's; more often if the heartbeat timeout is short.
+constexpr net::Duration kHeartbeat = std::chrono::milliseconds(100);
+// One attempt to connect to a member, which may be lost.
+constexpr Milliseconds kAttempt{200};
+constexpr net::Duration kForever = std::chrono::hours(24 * 365);
+constexpr net::Duration kTimeToPart = std::chrono::milliseconds(500);
+
+}  // namespace
+
+Member::Member(MemberOptions options)
+    : options_(std::move(options)),
+      heartbeat_(std::min(kHeartbeat, seconds(options_.rules.heartbeat_timeout / 10))),
+      endpoint_(member_endpoint(options_)) {
+  endpoint_.listen_to_peers([this](const net::PeerChange& change) {
+    if (change.is_up) {
+      peers_.insert(change.peer);
+      return;
+    }
+    peers_.erase(change.peer);
+    if (change.peer == kLighthouse) has_lost_ = true;
+  });
+  endpoint_.handle(kFromLighthouse, kMostControl,
+                   [this](const std::string& peer, const std::string& text) {
+                     if (peer != kLighthouse) return;
+                     try {
+                       take(news_from_json(text));
+                     } catch (const Error& problem) {
+                       refusal_ = problem.what();
+                     }
+                   });
+  endpoint_.handle(kHealRequests, sizeof(int64_t),
+                   [this](const std::string& peer, const std::string& message) {
+                     if (message.size() != sizeof(int64_t)) return;
+                     give_state(peer, net::take<int64_t>(message.data()));
+                   });
+  endpoint_.connect(kLighthouse, {options_.lighthouse},
+                    Deadline::after(seconds(options_.connect_timeout)));
+  net::act_on(endpoint_, [this] { beat(); });
+}
+
+Member::~Member() {
+  net::act_on(endpoint_, [this] { endpoint_.listen_to_peers({}); });
+}
+
+void Member::beat() {
+  report({.kind = Report::Kind::heartbeat});
+  endpoint_.after(heartbeat_, [this] { beat(); });
+}
+
+void Member::report(const Report& report) {
+  net::send_owned(endpoint_, kLighthouse, kToLighthouse,
+                  std::make_shared<const std::string>(to_json(report)), net::Priority::urgent);
+}
+
+void Member::take(const News& news) {
+  switch (news.kind) {
+    case News::Kind::name:
+      name_ = news.text;
+      return;
+    case News::Kind::found:
+      founds_ = news.quorum.id > 0 ? Founding::again : Founding::first;
+      return;
+    case News::Kind::refused:
+      refusal_ = news.text;
+      return;
+    case News::Kind::finished:
+      is_finished_ = true;
+      return;
+    case News::Kind::waiting:
+      if (news.text != news_.text) log::info("[quorum] waits for replicas: {}", news.text);
+      break;
+    case News::Kind::quorum:
+      break;
+  }
+  if (news.quorum.step != news_.quorum.step) state_.reset();
+  news_ = news;
+}
+
+void Member::throw_problem() {
+  if (!refusal_.empty()) {
+    throw Error("quorum", ErrorKind::peer,
+                {.what = fmt::format("replica {} has no place in the run any more", options_.rank),
+                 .got = refusal_,
+                 .expected = "a place in each step",
+                 .hint = "a new process in its place joins the others, if they go on"});
+  }
+  if (has_lost_) {
+    throw Error("quorum", ErrorKind::peer,
+                {.what = "the lighthouse is lost",
+                 .got = fmt::format("the end of the connection to {}:{}", options_.lighthouse.host,
+                                    options_.lighthouse.port),
+                 .expected = "a lighthouse as long as the run",
+                 .hint = "end it after its members"});
+  }
+}
+
+void Member::wait(const std::function<bool()>& is_over, const std::string& what) {
+  const bool has_ended =
+      endpoint_.run_until([&] { return is_over() || has_lost_ || !refusal_.empty(); }, kForever);
+  net::act_on(endpoint_, [] {});
+  throw_problem();
+  TROIKA_CHECK(has_ended, "the end of " + what);
+}
+
+bool Member::founds() {
+  bool result = false;
+  net::act_on(endpoint_, [&] { result = founds_ != Founding::none; });
+  return result;
+}
+
+Quorum Member::current() {
+  Quorum result;
+  net::act_on(endpoint_, [&] { result = news_.quorum; });
+  return result;
+}
+
+std::string Member::name_run(const std::function<std::string()>& choose) {
+  report({.kind = Report::Kind::name});
+  wait([&] { return name_.has_value(); }, "naming the run");
+  std::string name;
+  net::act_on(endpoint_, [&] { name = *name_; });
+  if (!name.empty()) return name;
+  name = choose();
+  report({.kind = Report::Kind::name, .text = name});
+  return name;
+}
+
+Share Member::share() {
+  const auto quorum = current();
+  const auto* own = quorum.find(endpoint_.name());
+  TROIKA_CHECK(own != nullptr, "a step that has begun");
+  return own->share;
+}
+
+Admission Member::join() {
+  report({.kind = Report::Kind::join,
+          .rank = options_.rank,
+          .addresses = addresses_of(endpoint_, options_.lighthouse),
+          .rules = options_.rules});
+  int64_t tried = 0;
+  for (;;) {
+    const auto has_place = [&] {
+      const auto* own = news_.quorum.find(endpoint_.name());
+      return own != nullptr && news_.quorum.id > tried;
+    };
+    wait([&] { return founds_ != Founding::none || is_finished_ || has_place(); }, "joining");
+    if (is_finished_) return {.is_finished = true};
+    if (founds_ != Founding::none) {
+      return {.founds = true, .founds_again = founds_ == Founding::again};
+    }
+    const auto quorum = current();
+    tried = quorum.id;
+    const auto* own = quorum.find(endpoint_.name());
+    const auto* donor = own ? quorum.find(own->donor) : nullptr;
+    if (donor == nullptr) continue;
+    if (auto state = heal(quorum, *donor)) {
+      report({.kind = Report::Kind::healed, .step = quorum.step});
+      healed_ = quorum.step;
+      return {.step = quorum.step, .state = std::move(*state)};
+    }
+  }
+}
+
+std::optional<std::string> Member::heal(const Quorum& quorum, const QuorumMember& donor) {
+  const auto stops = [&] {
+    const auto* own = news_.quorum.find(endpoint_.name());
+    return founds_ != Founding::none || is_finished_ || news_.quorum.step != quorum.step ||
+           own == nullptr || own->donor != donor.name;
+  };
+  if (!connect(donor, /*dials=*/true, stops, seconds(options_.rules.timeout))) return std::nullopt;
+  auto request = std::make_shared<std::string>(sizeof(int64_t), '\0');
+  net::put<int64_t>(request->data(), quorum.step);
+  net::send_owned(endpoint_, donor.name, kHealRequests, request);
+  const auto channel = kHealing + static_cast<net::Channel>(quorum.step);
+  const auto receive = [&](std::span<char> to) {
+    bool is_over = false, is_there = false;
+    const auto ticket = endpoint_.receive(donor.name, channel, to, [&](const net::Result& result) {
+      is_over = true;
+      is_there = result.outcome == net::Outcome::done && result.bytes == to.size();
+    });
+    endpoint_.run_until([&] { return is_over || stops() || has_lost_ || !refusal_.empty(); },
+                        seconds(options_.rules.timeout));
+    endpoint_.cancel(ticket, net::Outcome::cancelled);
+    throw_problem();
+    return is_there;
+  };
+  std::string size(sizeof(uint64_t), '\0');
+  if (!receive(size)) return std::nullopt;
+  std::string state(net::take<uint64_t>(size.data()), '\0');
+  if (!state.empty() && !receive(state)) return std::nullopt;
+  return state;
+}
+
+void Member::give_state(const std::string& peer, int64_t step) {
+  if (step < news_.quorum.step) return;  // the patient gets another donor
+  if (step > news_.quorum.step || !state_) {
+    patients_.insert(peer);
+    return;
+  }
+  const auto channel = kHealing + static_cast<net::Channel>(step);
+  auto size = std::make_shared<std::string>(sizeof(uint64_t), '\0');
+  net::put<uint64_t>(size->data(), state_->size());
+  net::send_owned(endpoint_, peer, channel, size);
+  if (!state_->empty()) net::send_owned(endpoint_, peer, channel, state_, net::Priority::bulk);
+}
+
+Share Member::begin_step(int64_t step, const std::function<std::string()>& state) {
+  bool is_ready = false;
+  net::act_on(endpoint_,
+              [&] { is_ready = std::exchange(founds_, Founding::none) != Founding::none; });
+  if (is_ready) report({.kind = Report::Kind::ready, .step = step});
+  wait(
+      [&] {
+        const auto& quorum = news_.quorum;
+        return founds_ != Founding::none ||
+               (quorum.step >= step && quorum.find(endpoint_.name()) != nullptr);
+      },
+      "waiting for a quorum");
+  const auto quorum = current();
+  const auto* own = quorum.find(endpoint_.name());
+  const bool has_state = own != nullptr && (own->donor.empty() || healed_ == step);
+  if (founds() || quorum.step != step || !has_state) lose_place(step);
+  const bool gives = std::ranges::any_of(
+      quorum.members, [&](const QuorumMember& member) { return member.donor == endpoint_.name(); });
+  if (gives) {
+    const auto own = std::make_shared<const std::string>(state());
+    net::act_on(endpoint_, [&] {
+      state_ = own;
+      for (const auto& peer : std::exchange(patients_, {})) give_state(peer, step);
+    });
+  }
+  return own->share;
+}
+
+// A donor that is lost before the lighthouse knows that its patient has healed takes the patient's
+// place along.
+void Member::lose_place(int64_t step) const {
+  throw Error("quorum", ErrorKind::peer,
+              {.what = fmt::format("replica {} has lost its place in step {}", options_.rank, step),
+               .got = "the loss of the replica that gave it its state",
+               .expected = "a place in each step",
+               .hint = "a new process in its place joins the others, if they go on"});
+}
+
+bool Member::connect(const QuorumMember& peer, bool dials, const std::function<bool()>& stops,
+                     net::Duration at_most) {
+  const auto end = endpoint_.now() + at_most;
+  const auto is_over = [&] {
+    return peers_.contains(peer.name) || stops() || has_lost_ || !refusal_.empty();
+  };
+  for (;;) {
+    const auto left = end - endpoint_.now();
+    const auto slice = dials ? net::Duration(0) : left;
+    const bool has_ended = endpoint_.run_until(is_over, slice);
+    bool is_up = false;
+    net::act_on(endpoint_, [&] { is_up = peers_.contains(peer.name); });
+    if (has_ended || left <= net::Duration(0)) return is_up;
+    try {
+      endpoint_.connect(peer.name, peer.addresses, Deadline::after(kAttempt));
+    } catch (const Error& problem) {
+      if (problem.kind() != ErrorKind::timeout) throw;
+    }
+  }
+}
+
+void Member::drop(int64_t id) {
+  const auto channel = kSums + static_cast<net::Channel>(id);
+  // Messages for this sum that still come must not stay in the mailbox.
+  endpoint_.handle(channel, 0, [](const std::string&, const std::string&) {});
+  old_sums_.push_back(channel);
+}
+
+template <typename Number>
+bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
+                     std::string& problem) {
+  const auto stops = [&, id = quorum.id] {
+    return news_.quorum.id != id || has_lost_ || !refusal_.empty();
+  };
+  const size_t size = quorum.members.size();
+  const auto at = static_cast<size_t>(quorum.find(endpoint_.name()) - quorum.members.data());
+  if (size == 1) return true;
+  const size_t right = (at + 1) % size, left = (at + size - 1) % size;
+  const auto patience = seconds(options_.rules.timeout);
+  for (const size_t other : {right, left}) {
+    const auto& peer = quorum.members[other];
+    if (connect(peer, /*dials=*/at < other, stops, patience)) continue;
+    problem = fmt::format("no connection to replica {}", peer.rank);
+    return false;
+  }
+  const Ring ring{.endpoint = endpoint_,
+                  .channel = kSums + static_cast<net::Channel>(quorum.id),
+                  .left = quorum.members[left].name,
+                  .right = quorum.members[right].name,
+                  .index = at,
+                  .size = size};
+  const auto result = ring_sum<Number>(ring, values, stops, patience, [this] {
+    if (options_.on_phase) options_.on_phase(Phase::in_sum);
+  });
+  if (result.end == RingResult::End::done) return true;
+  drop(quorum.id);
+  problem = result.problem;
+  return false;
+}
+
+template <typename Number>
+std::vector<Number> Member::sum(size_t size,
+                                const std::function<void(std::span<Number>, bool is_first)>& fill) {
+  const auto tell = [&](Phase phase) {
+    if (options_.on_phase) options_.on_phase(phase);
+  };
+  tell(Phase::before_sum);
+  int64_t last = counted_.id;
+  for (;;) {
+    const auto quorum = current();
+    // Members send for quorums that this one learns of too late.
+    if (last > 0) {
+      while (++last < quorum.id) drop(last);
+    }
+    last = quorum.id;
+    const auto* own = quorum.find(endpoint_.name());
+    TROIKA_CHECK(own != nullptr, "a sum in a step that has begun");
+    const auto values = std::make_shared<std::vector<Number>>(size);
+    fill(*values, own == quorum.members.data());
+    std::string problem;
+    const bool is_done = try_sum<Number>(quorum, values, problem);
+    if (is_done || !problem.empty()) {
+      tell(Phase::before_vote);
+      report({.kind = Report::Kind::vote, .id = quorum.id, .ok = is_done, .text = problem});
+      tell(Phase::after_vote);
+    }
+    wait(
+        [&] {
+          return founds_ != Founding::none || news_.quorum.id != quorum.id ||
+                 news_.quorum.step != quorum.step;
+        },
+        "a vote");
+    if (!founds() && current().step == quorum.step) continue;
+    // The others committed the step without this member's sum, or are all lost.
+    if (!is_done || founds()) lose_place(quorum.step);
+    counted_ = quorum;
+    // All that members sent for earlier sums has arrived.
+    for (const auto channel : std::exchange(old_sums_, {})) endpoint_.handle(channel, 0, {});
+    return std::move(*values);
+  }
+}
+
+template std::vector<float> Member::sum<float>(size_t,
+                                               const std::function<void(std::span<float>, bool)>&);
+template std::vector<double> Member::sum<double>(
+    size_t, const std::function<void(std::span<double>, bool)>&);
+
+bool Member::is_lowest() const {
+  return !counted_.members.empty() && counted_.members.front().name == endpoint_.name();
+}
+
+Totals Member::totals() {
+  return current().totals;
+}
+
+void Member::leave(bool is_finished) {
+  report({.kind = Report::Kind::leave, .ok = is_finished});
+  net::act_on(endpoint_, [this] { endpoint_.listen_to_peers({}); });
+  endpoint_.part(kLighthouse, kTimeToPart);
+}
+
+}  // namespace troika::quorum
