@@ -147,8 +147,6 @@ TEST(ResolvePlan, PlannedKeysAreThoseThatPlansDependOn) {
     if (key == "trainer.plan" || key == "trainer.devices") continue;  // processes, too
     // These decide on the plan once the model is known (tuned_pipeline()).
     if (key == "pipeline.cut_by" || key == "pipeline.activations") continue;
-    // Refused without a tensor axis, but not a part of a plan.
-    if (key == "mesh.sequence_parallel") continue;
     auto values = choices;
     values.insert(values.end(), {"3", "64", "0.25", "full", "some"});
     bool matters = false;

@@ -142,7 +142,7 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
   if (has_tensor_axis(plan)) {
     fmt::print("# tensor     {} devices compute each block together{}\n",
                plan.settings.tensor.ranks,
-               plan.settings.tensor.sequence ? "; run it with --mesh.sequence_parallel=true" : "");
+               plan.settings.tensor.sequence ? ", with sequence parallelism" : "");
   }
   fmt::print("# bound      no plan takes less than {:.5g} s{}\n", found.lower_bound,
              !found.is_exact ? "; not all plans were looked at"

@@ -132,10 +132,16 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
+// One rank has all tokens.
+bool cuts_tokens(const Plan& plan, const TrainOptions& options) {
+  return options.mesh.sequence_parallel && plan.mesh.size(Axis::tensor) > 1;
+}
+
 // The loader's batches are the micro-batches, as in gradient accumulation. Expects the schedule of
 // a pipeline without flushes; its default is their least number.
 void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
+  plan.stages.sequence_parallel = cuts_tokens(plan, options);
   plan.chunks = options.pipeline.chunks;
   plan.stages.cut = options.pipeline.cut;
   if (options.zero.stage > 0) shard(plan, options, options.zero.stage);
@@ -184,6 +190,7 @@ void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster)
   auto mesh = tensor_mesh(options, cluster.ranks());
   if (options.zero.stage == 0) {
     plan.mesh = std::move(mesh);
+    plan.stages.sequence_parallel = cuts_tokens(plan, options);
     return;
   }
   // ZeRO beside a tensor axis is that of a pipeline, here of a single stage.
@@ -353,7 +360,6 @@ TrainOptions with_plan(TrainOptions options) {
 }
 
 bool is_planned(const std::string& key) {
-  if (key == "mesh.sequence_parallel") return false;  // how a run computes on the plan's mesh
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};

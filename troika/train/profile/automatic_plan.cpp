@@ -164,7 +164,6 @@ TrainOptions with_step_plan(TrainOptions options, const plan::StepModel& model,
   const auto& profile = model.problem().profiles[chosen.settings.profile];
   options.data.global_batch_size =
       static_cast<int64_t>(profile.micro_batch) * plan.mesh.sample_shares();
-  options.mesh.sequence_parallel = chosen.settings.tensor.sequence;
   options.trainer.plan = plan.text();
   return with_plan(std::move(options));
 }
@@ -285,10 +284,9 @@ class PlanFinder {
     if (group_.rank() == 0) log::info("not measured: a block needs {}", too_large_);
   }
 
-  // Gives a pipeline the memory that the run will predict for it.
+  // Gives a pipeline or a plan with a tensor axis the memory that the run will predict for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
-    // It has it already, or it is not predicted.
-    if (plan.settings.family == StepFamily::one_stage || plan.settings.tensor.ranks > 1) return;
+    if (plan.is_whole()) return;  // has it already
     const auto options = with_step_plan(configured_, model, plan, targets_, group_);
     const auto stages =
         predict_stages(options, dataset_, static_cast<int>(plan.stages.size()), group_);

@@ -48,9 +48,9 @@ struct AutomaticPlan {
 // precisions that the device supports, unless `asked` names precisions, and offload. A model of
 // which no step fits in a rank's memory is measured block by block, and then without offload.
 //
-// The memory of plans without a cut, and of a pipeline before it is chosen, is that of
-// MemoryPredictor; with a tensor axis, it is that of the profile. Without trainer.memory_check=off,
-// the memory of a rank is limited.
+// The memory of plans without a cut, and of a pipeline or a plan with a tensor axis before it is
+// chosen, is that of MemoryPredictor. Without trainer.memory_check=off, the memory of a rank is
+// limited.
 //
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,
@@ -60,8 +60,7 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
                         const comm::Group& group, const AutomaticPlanOptions& asked = {});
 
 // Returns the options with the plan that was found: trainer.plan, the options that it decides
-// (with_plan()), mesh.sequence_parallel, and data.global_batch_size, the samples of a micro-batch
-// over all replicas. Throws
+// (with_plan()), and data.global_batch_size, the samples of a micro-batch over all replicas. Throws
 // Error(usage) if no plan fits.
 TrainOptions with_found_plan(TrainOptions options, const AutomaticPlan& plan,
                              const comm::Group& group);

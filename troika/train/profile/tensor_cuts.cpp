@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "troika/comm/local/lone_rank.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/flop_counter.h"
 #include "troika/compat/torch.h"
@@ -20,6 +19,7 @@
 #include "troika/nn/zoo.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 #include "troika/train/engine/placement.h"
+#include "troika/train/memory/cut_layers.h"
 #include "troika/train/profile/block_memory.h"
 #include "troika/train/profile/counted_blocks.h"
 #include "troika/train/task/task.h"
@@ -120,12 +120,10 @@ std::vector<BlockWork> work_of_rank(const TrainOptions& options, const Batches& 
   auto& model = dynamic_cast<nn::Model&>(task.module());
   const size_t blocks = model.blocks().size();
   const auto counter = std::make_shared<WorkCounter>(blocks);
-  std::optional<parallel::TensorParallel> tensor;
+  std::optional<CutLayers> cut;
   if (ranks > 1) {
-    tensor.emplace(
-        model,
-        comm::local::lone_rank(ranks, [&](const comm::Call& call) { counter->called(call); }),
-        task.split_table(), parallel::TensorOptions{.sequence = sequence});
+    cut.emplace(model, task.split_table(), ranks, sequence,
+                [&](const comm::Call& call) { counter->called(call); });
   }
   const PassMemory pass(task, precision, batches.smaller, batches.larger);
   const auto memory = memory_of_blocks(pass.parts(batches.whole.size()), blocks);
