@@ -12,6 +12,7 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 // Three layers, of which the last one has most parameters.
 constexpr const char* kSearchedGraph =
@@ -118,6 +119,45 @@ TEST_F(PlanSearch, ExplainsThePlanOfItsOwnModel) {
   EXPECT_FALSE(result()["feasible"].get<bool>());
   EXPECT_GT(result()["nearest"]["lacking_bytes"].get<double>(), 0);
   EXPECT_NE(plan("--profile graph.txt --machines 2 --bandwidth 1 --fewer-machines").exit_code, 0);
+}
+
+// A block that fits on no device alone. Its cut over 2 of 4 devices fits.
+TEST_F(PlanSearch, CutsLayersOverATensorAxis) {
+  write_file_atomically(folder_ / "cut.json", R"({"micro_batch": 1, "blocks": [
+    {"name": "a", "forward_seconds": 1, "backward_input_seconds": 1, "backward_weight_seconds": 1,
+     "output_bytes": 100, "saved_bytes": 1000, "parameter_bytes": 4000,
+     "tensor": {"units": 2, "tokens": 4, "time_share": 0.75, "token_time_share": 0.25,
+                "parameter_share": 1, "saved_share": 0.5, "token_saved_share": 0.5,
+                "forward_sums": 1, "backward_sums": 1, "sum_bytes": 100}}]})");
+  write_file_atomically(folder_ / "cluster.toml",
+                        "[links.group]\nbandwidth = 1e6\n[links.network]\nbandwidth = 1e5\n"
+                        "[[devices]]\nhost = \"a\"\ncount = 2\n[[devices]]\nhost = \"b\"\n"
+                        "count = 2\n");
+  const std::string search =
+      "--profile cut.json --cluster cluster.toml --global-batch 4 --memory-bytes 5000 --json "
+      "plan.json";
+  const auto outcome = plan(search);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(
+      outcome.out,
+      AllOf(HasSubstr("# savers     nothing fits without a cut\n"),
+            HasSubstr("# tensor     2 devices compute each block together, with sequence "
+                      "parallelism\n"),
+            HasSubstr("# schedule   replicas       tensor       savers "),
+            HasSubstr("# one stage  2              2, sequence  32 "),
+            HasSubstr("axes = \"data=2 tensor=2\""), HasSubstr("sequence_parallel = true")));
+  const auto found = result();
+  EXPECT_EQ(found["plan"]["tensor"], 2);
+  EXPECT_EQ(found["plan"]["sequence_parallel"], true);
+  // Two of the four micro-batches on each pair, and the ring of 4000 / 2 bytes between hosts.
+  EXPECT_NEAR(found["plan"]["seconds_per_step"].get<double>(),
+              2 * (1.5 + 2 * 100 / 1e6) + 2 * 2 * 1000 / 1e5, 1e-9);
+  EXPECT_EQ(found["plan"]["stages"][0]["memory_bytes"], 2 * 2000 + 500);
+  const auto none = plan(search + " --no-tensor");
+  EXPECT_EQ(none.exit_code, 0) << none.err;
+  EXPECT_THAT(none.out, AllOf(HasSubstr("# does not fit"), Not(HasSubstr("# tensor"))));
+  EXPECT_NE(plan(search + " --no-tensor --cost-model pipedream-max").exit_code, 0);
+  EXPECT_NE(plan("--no-tensor").exit_code, 0);
 }
 
 TEST_F(PlanSearch, RefusesWrongFilesAndArguments) {

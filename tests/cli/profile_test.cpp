@@ -1,4 +1,5 @@
 // `troika profile`, and plans that `troika plan` and `troika train` find by it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -45,6 +46,119 @@ TEST_F(ProfileCommand, MeasuresOnTheRanksOfTheRun) {
       "found.json");
   EXPECT_EQ(found.exit_code, 0) << found.err;
   EXPECT_TRUE(nlohmann::json::parse(read_file(folder_ / "found.json"))["feasible"]);
+}
+
+// Layers of 2 heads and of width 32, for 64 tokens of 256 words.
+TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
+  write_file_atomically(folder_ / "text", std::string(2000, 'a'));
+  const auto profiled = [&](const std::string& model) {
+    const auto outcome = troika(
+        "profile --seconds=0 --data.name=text --data.files=text --data.global_batch_size=2 "
+        "--trainer.threads=1 --trainer.benchmark=false --data.context=64 " +
+        model);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(read_file(folder_ / "profile.json"))["blocks"];
+  };
+  const auto simulated = [&](bool cuts_tokens) {
+    write_file_atomically(
+        folder_ / "plan.toml",
+        fmt::format("[mesh]\naxes = \"tensor=2\"\nsequence_parallel = {}\n", cuts_tokens));
+    write_file_atomically(
+        folder_ / "cluster.toml",
+        "[links.network]\nbandwidth = 1e9\n[[devices]]\nhost = \"a\"\ncount = 2\n");
+    return troika("simulate --profile profile.json --plan plan.toml --cluster cluster.toml");
+  };
+  const std::string sizes = "--model.layers=2 --model.heads=2 --model.width=32";
+  const auto gpt = profiled("--model.name=gpt " + sizes);
+  const auto& layer = gpt[1]["tensor"];
+  EXPECT_EQ(layer["units"], 2);
+  EXPECT_EQ(layer["tokens"], 64);
+  // All but two norms of 2 * 32 and two biases of 32, of 12 * 32 * 32 + 13 * 32 numbers.
+  EXPECT_NEAR(layer["parameter_share"].get<double>(), 1 - 6 * 32.0 / (12 * 32 * 32 + 13 * 32),
+              1e-9);
+  EXPECT_EQ(layer["forward_sums"], 2);
+  EXPECT_EQ(layer["backward_sums"], 2);
+  EXPECT_EQ(layer["sum_bytes"], 2 * 64 * 32 * 4);
+  EXPECT_EQ(layer["cuts_output"], false);
+  EXPECT_GT(layer["time_share"], 0.5);
+  EXPECT_GT(layer["saved_share"], 0.4);
+  EXPECT_GT(layer["token_saved_share"], 0.1);
+  // With sequence parallelism, only the gathered inputs of both column layers are whole.
+  const double saved =
+      layer["saved_share"].get<double>() + layer["token_saved_share"].get<double>();
+  EXPECT_GT(saved, 0.85);
+  EXPECT_LT(saved, 0.95);
+  EXPECT_EQ(gpt.back()["tensor"]["backward_sums"], 1);
+  EXPECT_EQ(simulated(true).exit_code, 0);
+  const auto llama = profiled("--model.name=llama --model.kv_heads=1 " + sizes);
+  for (const auto& block : llama) EXPECT_FALSE(block.contains("tensor")) << "one head of keys";
+  const auto refused = simulated(false);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("[layout] block "));
+  EXPECT_EQ(profiled("--model.name=llama " + sizes)[1]["tensor"]["forward_sums"], 2);
+  EXPECT_EQ(simulated(false).exit_code, 0);
+}
+
+// A step is one micro-batch whose backward pass is whole, so that only a tensor axis takes less
+// time than one rank.
+TEST_F(ProfileCommand, TrainsAPlanWithATensorAxis) {
+  write_file_atomically(folder_ / "text", std::string(2000, 'a'));
+  const std::string run =
+      " --data.name=text --data.files=text --data.global_batch_size=2 --trainer.threads=1 "
+      "--trainer.benchmark=false --trainer.max_steps=2 --trainer.enable_progress_bar=false "
+      "--model.name=llama --model.layers=2 --model.heads=4 --model.kv_heads=4 --model.width=32";
+  const auto measured = troika("profile --seconds=0 --data.context=64" + run);
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  auto profile = nlohmann::json::parse(read_file(folder_ / "profile.json"));
+  for (auto& block : profile["blocks"]) {
+    for (const char* pass : {"forward", "backward_input", "backward_weight"}) {
+      block[std::string(pass) + "_seconds"] = 1;
+    }
+    block["spread"] = 0;
+  }
+  profile["splits_backward"] = false;
+  write_file_atomically(folder_ / "profile.json", profile.dump());
+  write_file_atomically(folder_ / "cluster.toml",
+                        "[links.group]\nbandwidth = 1e12\n[[devices]]\nhost = \"a\"\ncount = 4\n");
+  const std::string files = " --profile profile.json --cluster cluster.toml";
+  const auto found = troika("plan --global-batch 2 --json found.json" + files);
+  ASSERT_EQ(found.exit_code, 0) << found.err;
+  write_file_atomically(folder_ / "plan.toml", found.out);
+  EXPECT_THAT(found.out, AllOf(HasSubstr("axes = \"data=1 tensor=4\""),
+                               HasSubstr("sequence_parallel = true")));
+  const auto simulated = troika("simulate --plan plan.toml --json simulated.json" + files);
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+  const double predicted =
+      nlohmann::json::parse(read_file(folder_ / "found.json"))["plan"]["seconds_per_step"];
+  EXPECT_NEAR(
+      nlohmann::json::parse(read_file(folder_ / "simulated.json"))["step_seconds"].get<double>(),
+      predicted, 0.01 * predicted);
+  const std::string planned = "train --plan plan.toml --trainer.devices=4" + run;
+  const auto trained = troika(planned + " --data.context=64");
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  // The run has the plan's sequence parallelism.
+  const auto refused = troika(planned + " --run.name=other --data.context=62");
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("got 62 tokens, 4 ranks, expected a multiple of 4 tokens"));
+}
+
+TEST_F(ProfileCommand, WritesPairsOfLayers) {
+  const auto outcome = troika("profile --seconds=0 --model.hidden_layers=3" + kProfiledRun);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto blocks = nlohmann::json::parse(read_file(folder_ / "profile.json"))["blocks"];
+  ASSERT_EQ(blocks.size(), 4) << "columns, their rows, columns and the head's rows";
+  std::vector<int> forward, backward;
+  for (const auto& block : blocks) {
+    const auto& cut = block["tensor"];
+    forward.push_back(cut["forward_sums"]);
+    backward.push_back(cut["backward_sums"]);
+    EXPECT_EQ(cut["token_time_share"], 0) << block["name"];
+  }
+  EXPECT_THAT(forward, testing::ElementsAre(0, 1, 0, 1));
+  EXPECT_THAT(backward, testing::ElementsAre(0, 0, 1, 0)) << "data need no gradients";
+  EXPECT_EQ(blocks[0]["tensor"]["cuts_output"], true);
+  EXPECT_EQ(blocks[0]["tensor"]["parameter_share"], 1);
+  EXPECT_EQ(blocks[1]["tensor"]["cuts_output"], false);
 }
 
 TEST_F(ProfileCommand, ScalesToAPublishedDevice) {

@@ -14,7 +14,7 @@ Plan unusual_plan() {
   return {.strategy = "own",
           .mesh = Mesh::parse("pipeline=2 data=4"),
           .threads = 2,
-          .stages = {.cut = "stem|head", .parameters = 123},
+          .stages = {.cut = "stem|head", .parameters = 123, .sequence_parallel = true},
           .schedule = "custom",
           .chunks = 2,
           .actions = "0F0 0B0\n1F0 1B0\n",
@@ -139,6 +139,13 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(refused({.threads = 1, .exchange = {.method = ExchangeMethod::local_steps}}),
             "[layout] mesh.threads; got 1 with local_steps, expected 0, or exchange.method "
             "all_reduce");
+  EXPECT_EQ(
+      refused({.mesh = mesh, .stages = {.sequence_parallel = true}}),
+      "[layout] mesh.sequence_parallel of mesh.axes data=6; got true, expected a tensor axis, "
+      "or false");
+  EXPECT_EQ(
+      refused({.mesh = Mesh::parse("data=2 tensor=1"), .stages = {.sequence_parallel = true}}),
+      "none");
   const auto served = [&](const ServerExchange& servers) {
     return refused(
         {.mesh = mesh, .exchange = {.method = ExchangeMethod::servers, .servers = servers}});
@@ -240,6 +247,9 @@ TEST(Plan, IsExplained) {
             "gradients over 4 ranks\n"
             "memory     precision bf16-mixed, recomputation full\n");
   EXPECT_THAT(explain({}), HasSubstr("one replica: nothing is exchanged"));
+  EXPECT_THAT(
+      explain({.mesh = Mesh::parse("tensor=2"), .stages = {.sequence_parallel = true}}),
+      HasSubstr("layers     cut over the 2 ranks of each tensor axis, as tokens between them\n"));
   EXPECT_THAT(explain({.exchange = {.method = ExchangeMethod::local_steps,
                                     .period = 5,
                                     .warmup_steps = 7,

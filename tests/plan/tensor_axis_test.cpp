@@ -44,9 +44,11 @@ Profile cut_blocks() {
   return profile;
 }
 
-layout::Plan tensor_plan(const std::string& mesh, std::string schedule, int micro_batches) {
+layout::Plan tensor_plan(const std::string& mesh, std::string schedule, int micro_batches,
+                         bool cuts_tokens = false) {
   layout::Plan plan;
   plan.mesh = Mesh::parse(mesh);
+  plan.stages.sequence_parallel = cuts_tokens;
   plan.schedule = std::move(schedule);
   plan.micro_batches = micro_batches;
   return plan;
@@ -60,11 +62,10 @@ Cluster hosts(int count, int devices) {
   return cluster;
 }
 
-SimulatedRun run_of(const Profile& profile, const layout::Plan& plan, const Cluster& cluster,
-                    const StageWorkOptions& options = {}) {
+SimulatedRun run_of(const Profile& profile, const layout::Plan& plan, const Cluster& cluster) {
   SimulatedRun run;
   run.plan = plan;
-  run.stages = stage_work(profile, plan, options);
+  run.stages = stage_work(profile, plan);
   run.cluster = cluster;
   run.all_reduce = layout::Algorithm::ring;
   return run;
@@ -90,8 +91,7 @@ TEST(TensorAxis, DividesTheWorkOfAStage) {
 }
 
 TEST(TensorAxis, SequenceParallelismDividesTokens) {
-  const auto stages = stage_work(cut_blocks(), tensor_plan("pipeline=2 tensor=4", "1f1b", 4),
-                                 {.sequence_parallel = true});
+  const auto stages = stage_work(cut_blocks(), tensor_plan("pipeline=2 tensor=4", "1f1b", 4, true));
   EXPECT_EQ(stages[0].passes, (layout::StageTimes{2, 2, 2}));
   EXPECT_EQ(stages[0].activation_bytes, 400);
   EXPECT_EQ(stages[0].output_bytes, 20);
@@ -150,10 +150,10 @@ TEST(TensorAxis, ExposesTheSumsOfPasses) {
 }
 
 TEST(TensorAxis, ReduceScattersAndGathersMoveTheSameBytes) {
-  const auto plan = tensor_plan("tensor=4", "one_stage", 1);
+  auto plan = tensor_plan("tensor=4", "one_stage", 1);
   const auto whole = simulate_run(run_of(cut_blocks(), plan, hosts(1, 4)));
-  const auto tokens =
-      simulate_run(run_of(cut_blocks(), plan, hosts(1, 4), {.sequence_parallel = true}));
+  plan.stages.sequence_parallel = true;
+  const auto tokens = simulate_run(run_of(cut_blocks(), plan, hosts(1, 4)));
   EXPECT_NEAR(tokens.links[0].bytes, whole.links[0].bytes, 1e-9);
   EXPECT_NEAR(tokens.ranks[0].exposed_seconds, whole.ranks[0].exposed_seconds, 1e-9);
   EXPECT_NEAR(tokens.seconds, 4 * 12 / 4.0 + sums_seconds(20, 4), 1e-9);
@@ -209,6 +209,24 @@ TEST(TensorAxis, AveragesBucketsOnceIfSumsGetFaster) {
   EXPECT_EQ(spans, of_four_ranks);
 }
 
+// The first bucket is averaged while the rank waits for its sums, which take 2 s, and slows
+// nothing.
+TEST(TensorAxis, CollectivesDoNotSlowAWaitForSums) {
+  auto cluster = hosts(2, 2);
+  cluster.group = {.latency = 0, .bandwidth = 100};
+  cluster.network = {.latency = 0, .bandwidth = 200};
+  auto run = run_of(cut_blocks(), tensor_plan("data=2 tensor=2", "one_stage", 1), cluster);
+  run.stages = {{.passes = {1, 1, 1},
+                 .buckets = {{100, 1}, {100, 0}},
+                 .parameter_bytes = 200,
+                 .backward_sums = {{1, 200}}}};
+  run.overlap = 0;
+  const auto simulation = simulate_run(run);
+  EXPECT_NEAR(simulation.seconds, 3 + 2 + 1, 1e-5);
+  EXPECT_NEAR(simulation.ranks[0].exposed_seconds, 2 + 1, 1e-5);
+  EXPECT_NEAR(simulation.ranks[0].idle_seconds, 0, 1e-5);
+}
+
 // A mesh of all axes with one replica, one stage or one tensor rank is as fast as without the axis.
 TEST(TensorAxis, AnAxisOfOneRankChangesNothing) {
   auto without = cut_blocks();
@@ -229,18 +247,18 @@ TEST(TensorAxis, RefusesWhatCannotBeCut) {
   EXPECT_ERROR(stage_work(cut_blocks(), tensor_plan("tensor=3", "one_stage", 1)), ErrorKind::usage,
                "[layout] block block0 cannot be cut over the tensor axis; got 4 units, such as "
                "heads, and 3 ranks, expected a multiple of 3 units");
-  EXPECT_ERROR(
-      stage_work(cut_blocks(), tensor_plan("data=2", "one_stage", 1), {.sequence_parallel = true}),
-      ErrorKind::usage,
-      "[layout] sequence parallelism; got 1 rank, expected a tensor axis of 2 or more");
+  EXPECT_ERROR(stage_work(cut_blocks(), tensor_plan("data=2", "one_stage", 1, true)),
+               ErrorKind::usage,
+               "[layout] sequence parallelism; got 1 rank, expected a tensor axis of 2 or more");
 }
 
 TEST(TensorAxis, SequenceParallelismDividesTheTokensOfABlock) {
   auto profile = cut_blocks();
   profile.blocks[2].tensor->tokens = 6;
-  const auto plan = tensor_plan("tensor=4", "one_stage", 1);
+  auto plan = tensor_plan("tensor=4", "one_stage", 1);
   stage_work(profile, plan);
-  EXPECT_ERROR(stage_work(profile, plan, {.sequence_parallel = true}), ErrorKind::usage,
+  plan.stages.sequence_parallel = true;
+  EXPECT_ERROR(stage_work(profile, plan), ErrorKind::usage,
                "[layout] block block2 cannot be cut over the tensor axis; got 6 tokens, and 4 "
                "ranks, expected a multiple of 4 tokens");
 }
@@ -253,10 +271,10 @@ TEST(TensorAxis, TheCostModelIsThatOfTheSimulation) {
     for (const bool recompute : {false, true}) {
       const StepSettings settings{.recompute = recompute, .devices = axis.ranks, .tensor = axis};
       const auto priced = model.price(settings, {{4, 1}});
-      auto plan = layout_of(model, priced);
+      const auto plan = layout_of(model, priced);
       EXPECT_EQ(plan.mesh.ranks(), axis.ranks);
-      const auto simulated = simulate_run(
-          run_of(cut_blocks(), plan, hosts(2, 4), {.sequence_parallel = axis.sequence}));
+      EXPECT_EQ(plan.stages.sequence_parallel, axis.sequence);
+      const auto simulated = simulate_run(run_of(cut_blocks(), plan, hosts(2, 4)));
       EXPECT_NEAR(priced.seconds, simulated.seconds, 1e-9) << axis.ranks << axis.sequence;
       EXPECT_NEAR(priced.memory_bytes[0], simulated.ranks[0].peak_bytes, 1e-9) << axis.ranks;
     }

@@ -184,6 +184,42 @@ TEST_F(FoundPlanRun, HasTheMemoryThatARunOfThePipelinePredicts) {
   });
 }
 
+TEST_F(FoundPlanRun, RunsTensorAxes) {
+  compat::count_tensor_memory();
+  options_.model = sizes_of("llama");
+  options_.data.batch_size = 4;
+  comm::local::run(4, [&](const comm::Group& group) {
+    auto found = find(group, kPlenty, {"32"});
+    const auto cut = [&](StepFamily family, int zero_stage) {
+      return std::ranges::find_if(found.found.alternatives, [&](const auto& plan) {
+        return plan.settings.family == family && plan.settings.zero_stage == zero_stage &&
+               plan.settings.tensor.ranks > 1;
+      });
+    };
+    for (const auto& [family, zero_stage] :
+         {std::pair(StepFamily::one_stage, 1), std::pair(StepFamily::pipeline, 0)}) {
+      const auto plan = cut(family, zero_stage);
+      ASSERT_NE(plan, found.found.alternatives.end());
+      found.found.best = *plan;
+      const auto planned = with_found_plan(options_, found, group);
+      const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
+      EXPECT_EQ(read.mesh.size(layout::Axis::tensor), plan->settings.tensor.ranks);
+      EXPECT_EQ(read.stages.sequence_parallel, plan->settings.tensor.sequence);
+      const SizedSamples samples(options_.model);
+      const auto stages =
+          predict_stages(planned, samples, static_cast<int>(plan->stages.size()), group);
+      ASSERT_EQ(stages.size(), plan->stages.size()) << "its memory is predicted";
+      EXPECT_EQ(run(found, group).steps, 3);
+    }
+  });
+  options_.optimizer.name = "adamw_8bit";
+  comm::local::run(2, [&](const comm::Group& group) {
+    for (const auto& plan : find(group, kPlenty, {"32"}).found.alternatives) {
+      EXPECT_EQ(plan.settings.tensor.ranks, 1);
+    }
+  });
+}
+
 TEST_F(FoundPlanRun, MayHaveNoFlushesIfTheConfiguredStrategyHasNone) {
   const auto without_flushes = [](const AutomaticPlan& automatic) {
     return std::ranges::find_if(automatic.found.alternatives, [](const auto& plan) {

@@ -4,6 +4,7 @@
 //     ways to recompute, then with an average of the weights; `all`: for each combination.
 //   pipeline MODEL [all]: the same for the rank's part of a pipeline, with some schedules; `all`:
 //     with more schedules, precisions and replicas.
+//   tensor: the same on a tensor axis of 2 ranks, alone, with replicas and in a pipeline.
 //   own: the same for the module and the loss of a program, which are made before the prediction.
 //   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
 //     float32) for a GPT whose states are most of all; on more than 2 ranks also in groups of 2.
@@ -12,108 +13,20 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "tests/train/noise.h"
+#include "tests/train/measured_memory.h"
 #include "tests/train/ranks_main.h"
-#include "tests/train/single_batch.h"
-#include "troika/base/memory.h"
 #include "troika/base/text.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
-#include "troika/train/callbacks/weight_average.h"
-#include "troika/train/engine/pipeline_plan.h"
-#include "troika/train/engine/placement.h"
 #include "troika/train/memory/prediction.h"
-#include "troika/train/options/resolve_plan.h"
-#include "troika/train/run/fit_context.h"
-#include "troika/train/task/replicated_task.h"
 
 namespace troika::train {
 namespace {
-
-data::Batch batch_of(const data::Dataset& dataset, int64_t size) {
-  return dataset.load(std::vector<int64_t>(static_cast<size_t>(size)), {});
-}
-
-// The most bytes while a run starts, in each of its first two steps, where the replicas are made
-// the same after them, and in a validation.
-struct Measured {
-  double start = 0, first = 0, second = 0, between = 0, validation = 0;
-
-  double step() const { return std::max(first, second); }
-  double peak() const { return std::max({start, first, second, between, validation}); }
-};
-
-Measured measure(const TrainOptions& options, const comm::Group& group, const data::Dataset& data,
-                 const std::function<std::shared_ptr<Task>()>& make) {
-  const int64_t before = memory::live();
-  const auto most = [before] { return static_cast<double>(memory::peak() - before); };
-  memory::restart_peak();
-  const auto task = make();
-  task->module().train();
-  const auto plan = resolve_plan(options, cluster_of(group));
-  const comm::MeshGroups groups(group, plan.mesh);
-  observe::StepTimes times;
-  const auto engine = make_engine({.options = options,
-                                   .plan = plan,
-                                   .task = *task,
-                                   .groups = groups,
-                                   .steps = 2,
-                                   .global_batch = options.data.batch_size * group.size(),
-                                   .times = times});
-  Measured result{.start = most()};
-  const TrainProgress start;
-  FitContext context{.options = options,
-                     .group = group,
-                     .groups = groups,
-                     .folder = {},
-                     .task = *task,
-                     .at = start};
-  context.training.plan = &plan;
-  context.training.store = &engine->store();
-  context.training.optimization = &engine->optimization();
-  WeightAverage average(options.ema.decay, options.ema.use_buffers);
-  if (options.ema.enabled) average.attach(context);
-  const auto batch = batch_of(data, options.data.batch_size);
-  const auto validate = [&] {
-    task->module().eval();
-    const at::NoGradGuard no_grad;
-    Evaluation evaluation;
-    engine->evaluate(RunMode::validate, batch, evaluation);
-  };
-  // Edges keep their buffers after the sanity check.
-  if (is_pipeline(plan)) validate();
-  task->module().train();
-  // Without flushes, the second step to measure is the one that takes most, up to a drain.
-  const int64_t m = plan.micro_batches;
-  const int64_t steps = 2 + 2 * ((engine->most_ahead() + m - 1) / m);
-  const auto one = [&](int64_t i) {
-    train_on(*engine, times, batch, i, m, plan.is_asynchronous() ? (steps - 1 - i) * m : 0);
-    return most();
-  };
-  result.first = one(0);
-  for (int64_t i = 1; i < steps; ++i) result.second = std::max(result.second, one(i));
-  memory::restart_peak();
-  engine->synchronize_replicas();
-  result.between = most();
-  memory::restart_peak();
-  if (options.ema.enabled) {
-    average.update();
-    average.put_into_module();
-  }
-  validate();
-  result.validation = most();
-  return result;
-}
-
-Measured measure(const TrainOptions& options, const comm::Group& group) {
-  return measure(options, group, Noise(options.model), [&] { return make_task_to_fit(options); });
-}
 
 TrainOptions options_for(const std::string& model) {
   TrainOptions options;
@@ -135,15 +48,6 @@ TrainOptions options_for(const std::string& model) {
   options.optimizer.lr = 1e-3;
   options.comm.bucket_megabytes = 4;
   return options;
-}
-
-void expect_close(double predicted, double actual, const std::string& what, double most = 1.10) {
-  const auto text =
-      fmt::format("{}: predicted {}, measured {}, {:+.1f} %", what, human_bytes(predicted),
-                  human_bytes(actual), 100 * (predicted / actual - 1));
-  std::puts(text.c_str());
-  EXPECT_LE(predicted, most * actual) << text;
-  EXPECT_GE(predicted, 0.97 * actual) << text;
 }
 
 constexpr const char* kPrecisions[] = {"32", "bf16-mixed", "bf16-true"};
@@ -293,6 +197,38 @@ void expect_pipelines(const std::string& model, const comm::Group& group, bool a
   }
 }
 
+void expect_tensor_axes(const comm::Group& group) {
+  // The start counts the largest parameter of the model beside all of the rank's shards. A rank of
+  // another stage, whose start is its peak, makes and drops it before it has shards.
+  constexpr double kStart = 1.10;
+  for (const std::string model : {"mlp", "gpt"}) {
+    auto options = options_for(model);
+    options.mesh.tensor = 2;
+    for (const std::string strategy : {"tp", "3d"}) {
+      // With 4 ranks, tp has 2 replicas, and 3d 2 stages.
+      if (strategy == "3d") options.mesh.pipeline = group.size() / 2;
+      options.trainer.strategy = strategy;
+      options.pipeline.micro_batches = strategy == "3d" ? 4 : 0;
+      for (const bool sequence : {false, true}) {
+        if (sequence && model == "mlp") continue;
+        options.mesh.sequence_parallel = sequence;
+        const bool starts_large = model == "mlp" && options.mesh.pipeline > 1;
+        expect_pipeline(options, group, starts_large ? kStart : 1.05);
+      }
+    }
+  }
+  if (group.size() < 4) return;
+  auto options = options_for("gpt");
+  options.trainer.strategy = "tp";
+  options.mesh.tensor = 2;
+  options.trainer.recompute = "full";
+  expect_pipeline(options, group);
+  options.trainer.recompute = "none";
+  options.trainer.precision = "bf16-true";
+  options.zero.stage = 1;
+  expect_pipeline(options, group);
+}
+
 // Numbers, and their sum.
 class Sums : public data::Dataset {
  public:
@@ -377,7 +313,7 @@ int main(int argc, char** argv) {
   using namespace troika;
   compat::count_tensor_memory();
   return train::main_of_ranks(argc, argv,
-                              "memory_ranks RANKS prediction|pipeline MODEL [all]|own|zero",
+                              "memory_ranks RANKS prediction|pipeline MODEL [all]|tensor|own|zero",
                               [](const comm::Group& group, const std::vector<std::string>& more) {
                                 if (more.size() >= 2 && more[0] == "prediction") {
                                   const bool all = more.size() == 3 && more[2] == "all";
@@ -386,6 +322,8 @@ int main(int argc, char** argv) {
                                 } else if (more.size() >= 2 && more[0] == "pipeline") {
                                   const bool all = more.size() == 3 && more[2] == "all";
                                   train::expect_pipelines(more[1], group, all);
+                                } else if (more == std::vector<std::string>{"tensor"}) {
+                                  train::expect_tensor_axes(group);
                                 } else if (more == std::vector<std::string>{"own"}) {
                                   train::expect_own(group);
                                 } else if (more == std::vector<std::string>{"zero"}) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/support/errors.h"
 #include "tests/train/checkpointed_runs.h"
 #include "troika/checkpoint/checkpoint.h"
 
@@ -198,6 +199,31 @@ TEST_F(TensorRun, RefusesWhatDoesNotDivide) {
   expect_refused(cut(4), 4, "mlp", "6 outputs, 4 ranks");
   expect_refused(cut(2), 3, "gpt", "mesh.tensor and mesh.data do not fit the ranks of this run");
   expect_refused(cut(2), 2, "resnet20", "no rule for");
+}
+
+// Before the run begins, and so before the layers are cut.
+TEST_F(TensorRun, RefusesTokensThatDoNotDivide) {
+  class Begins : public Callback {
+   public:
+    std::string name() const override { return "begins"; }
+    void on_fit_start(FitContext&) override { ADD_FAILURE() << "the run begins"; }
+  };
+  auto options = cut(2);
+  options.mesh.sequence_parallel = true;
+  comm::local::run(2, [&](const comm::Group& world) {
+    Task task(make_sized_model("gpt"));
+    const SizedSamples samples(sizes_of("gpt"));
+    Trainer trainer(options, world);
+    trainer.add(std::make_shared<Begins>());
+    EXPECT_ERROR(trainer.fit(task, samples, samples), ErrorKind::usage,
+                 "[parallel] the tokens cannot be cut over the tensor axis; got 5 tokens, 2 ranks, "
+                 "expected a multiple of 2 tokens (change data.context or the size of the axis, or "
+                 "turn mesh.sequence_parallel off)");
+    for (const auto& [name, tensor] : nn::named_parameters(task.module())) {
+      if (!name.ends_with("wte.weight")) continue;
+      EXPECT_EQ(tensor.size(0), 13) << "it is whole";
+    }
+  });
 }
 
 TEST_F(TensorRun, RefusesWhatDoesNotCombine) {

@@ -3,7 +3,9 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/checkpointed_runs.h"
+#include "troika/parallel/pipeline/left_out.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/task/replicated_task.h"
 
 namespace troika::train {
 namespace {
@@ -162,6 +164,32 @@ TEST_F(ThreeAxesRun, CheckpointsBelongToTheModel) {
         std::pair(on(options_, {2, 1, 4}), 8)}) {
     latest = pass_on(latest, next, ranks, "llama");
   }
+}
+
+// No rank has the whole model in the run. Then each loads it.
+TEST_F(ThreeAxesRun, JudgesACheckpointInTheSameProgram) {
+  auto options = on(options_, {2, 1, 2});
+  options.pipeline.micro_batches = 2;
+  options.run.folder = folder_.path().string();
+  options.model = sizes_of("gpt");
+  std::mutex mutex;
+  comm::local::run(4, [&](const comm::Group& world) {
+    const auto task = [&] {
+      const std::lock_guard lock(mutex);
+      return make_task_to_fit(options);
+    }();
+    const SizedSamples samples(options.model);
+    Trainer trainer(options, world);
+    const auto summary = trainer.fit(*task, samples, samples);
+    EXPECT_TRUE(parallel::lacks_tensors(task->module())) << world.rank();
+    trainer.save_checkpoint(folder_ / "saved");
+    const auto judged = trainer.validate(*task, samples, "last");
+    EXPECT_EQ(judged.at(0).first, "validation/loss");
+    EXPECT_NEAR(judged.at(0).second, summary.validation_loss, 1e-10);
+  });
+  const auto saved = kept(folder_ / "saved"), last = kept(folder_ / "run/checkpoints/last");
+  ASSERT_EQ(saved.size(), last.size());
+  for (const auto& [name, tensor] : last) EXPECT_TRUE(saved.at(name).equal(tensor)) << name;
 }
 
 // Each rank takes its part of the gradients so far.

@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kSeconds = "--profile-seconds";
 constexpr const char* kPrecisions = "--precisions";
+constexpr const char* kNoTensor = "--no-tensor";
 constexpr const char* kMemoryBytes = "--memory-bytes";
 constexpr const char* kBlockByBlock = "--block-by-block";
 
@@ -30,6 +31,8 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
                   "default: trainer.precision, and lower ones if the whole model does not fit")
       ->delimiter(',')
       ->allow_extra_args(false);  // so that the next word may be CONFIG
+  command.add_flag(std::string("!") + kNoTensor, arguments.cuts_layers,
+                   "do not consider plans that cut layers over a tensor axis");
   command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)
       ->check(CLI::NonNegativeNumber);
   command.add_flag(
@@ -41,6 +44,7 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
 train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments) {
   train::AutomaticPlanOptions options{.seconds = arguments.seconds,
                                       .precisions = arguments.precisions,
+                                      .cuts_layers = arguments.cuts_layers,
                                       .block_by_block = arguments.block_by_block};
   if (arguments.memory_bytes >= 0) options.memory_bytes = arguments.memory_bytes;
   return options;
@@ -53,6 +57,7 @@ std::vector<std::string> words_of(const AutomaticArguments& arguments) {
     words.insert(words.end(),
                  {kPrecisions, fmt::format("{}", fmt::join(arguments.precisions, ","))});
   }
+  if (!arguments.cuts_layers) words.emplace_back(kNoTensor);
   if (arguments.memory_bytes >= 0) {
     words.insert(words.end(), {kMemoryBytes, fmt::format("{}", arguments.memory_bytes)});
   }
@@ -60,9 +65,10 @@ std::vector<std::string> words_of(const AutomaticArguments& arguments) {
   return words;
 }
 
-void require_no_automatic_options(const CLI::App& command, bool allows_memory) {
-  for (const char* option : {kSeconds, kPrecisions, kMemoryBytes, kBlockByBlock}) {
-    if (command.count(option) == 0 || (allows_memory && option == kMemoryBytes)) continue;
+void require_no_automatic_options(const CLI::App& command, bool searches) {
+  for (const char* option : {kSeconds, kPrecisions, kNoTensor, kMemoryBytes, kBlockByBlock}) {
+    const bool is_of_search = option == kNoTensor || option == kMemoryBytes;
+    if (command.count(option) == 0 || (searches && is_of_search)) continue;
     refuse_argument("plan", fmt::format("{} without --plan auto", option),
                     command.get_option(option)->results().front(), "both, or neither");
   }

@@ -16,12 +16,12 @@ struct AutomaticArguments {
   double seconds = 2;                   // for the passes of each profile
   std::vector<std::string> precisions;  // empty: not given
   double memory_bytes = -1;             // -1: not given
+  bool cuts_layers = true;
   bool block_by_block = false;
 };
 
-// Adds --profile-seconds, --precisions, --memory-bytes and --block-by-block. `memory_help`
-// describes
-// --memory-bytes.
+// Adds --profile-seconds, --precisions, --no-tensor, --memory-bytes and --block-by-block.
+// `memory_help` describes --memory-bytes.
 void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
                            const std::string& memory_help);
 
@@ -31,7 +31,8 @@ train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments);
 std::vector<std::string> words_of(const AutomaticArguments& arguments);
 
 // Throws Error(usage) if one of these options was given, as they have no effect without `--plan
-// auto`; with `allows_memory`, except for --memory-bytes.
-void require_no_automatic_options(const CLI::App& command, bool allows_memory);
+// auto`; with `searches`, except for --no-tensor and --memory-bytes, which a search of profiles
+// takes, too.
+void require_no_automatic_options(const CLI::App& command, bool searches);
 
 }  // namespace troika::cli

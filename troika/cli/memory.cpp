@@ -260,8 +260,7 @@ void warn_of_batches(const train::TrainOptions& options, const std::vector<int>&
   for (const int count : ranks) {
     try {
       const auto mesh = train::resolve_plan(options, layout::Cluster::uniform(1, count)).mesh;
-      const bool is_cut = mesh.size(layout::Axis::pipeline) > 1;
-      train::require_batch(options, is_cut ? mesh.sample_shares() : count, samples);
+      train::require_batch(options, mesh.sample_shares(), samples);
     } catch (const Error& refused) {
       log::warn("troika train would refuse this on {} rank{}: {}", count, count == 1 ? "" : "s",
                 refused.what());

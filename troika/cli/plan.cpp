@@ -136,6 +136,7 @@ int run_plan(const PlanArguments& arguments, const std::vector<std::string>& ove
     auto search = arguments.search;
     search.cluster = arguments.cluster;
     search.memory_bytes = arguments.automatic.memory_bytes;
+    search.cuts_layers = arguments.automatic.cuts_layers;
     return search_plan(search);
   }
   if (arguments.plan == kAutomaticPlan) return find_plan(arguments, overrides);

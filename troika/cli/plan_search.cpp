@@ -199,7 +199,8 @@ int search_own(const SearchArguments& arguments, std::vector<layout::Profile> pr
   plan::StepProblem problem{.profiles = std::move(profiles),
                             .cluster = cluster_of(arguments),
                             .global_batch = arguments.global_batch,
-                            .straight = arguments.straight};
+                            .straight = arguments.straight,
+                            .cuts_layers = arguments.cuts_layers};
   if (problem.global_batch == 0) {
     problem.global_batch = problem.profiles.front().micro_batch * problem.cluster.ranks();
   }
@@ -220,6 +221,10 @@ int search_published(const SearchArguments& arguments, const layout::Profile& pr
     refuse_argument("plan", "--global-batch", fmt::format("{}", arguments.global_batch),
                     "no such option with cost models of PipeDream",
                     "they have no steps, but a minibatch after the other");
+  }
+  if (!arguments.cuts_layers) {
+    refuse_argument("plan", "--no-tensor", "it", "no such option with cost models of PipeDream",
+                    "they have no tensor axis");
   }
   auto options = options_of(arguments);
   const auto found = plan::plan_published(profile, options);

@@ -18,6 +18,7 @@ struct SearchArguments {
   std::vector<double> bandwidths;  // bytes per second
   bool straight = false;
   bool fewer_machines = false;
+  bool cuts_layers = true;
   double memory_bytes = -1;       // -1: not given
   double compression_ratio = -1;  // -1: not given
   double global_batch = 0;        // samples; 0: not given

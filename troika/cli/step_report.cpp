@@ -33,6 +33,14 @@ std::string savers_text(const StepModel& model, const StepPlan& plan) {
   return text;
 }
 
+std::string tensor_text(const plan::TensorAxis& axis) {
+  return axis.ranks == 1 ? "" : fmt::format("{}{}", axis.ranks, axis.sequence ? ", sequence" : "");
+}
+
+bool has_tensor_axis(const StepPlan& plan) {
+  return plan.settings.tensor.ranks > 1;
+}
+
 std::string devices_text(const StepPlan& plan) {
   const int devices = plan.settings.devices;
   return fmt::format("{} device{}", devices, devices == 1 ? "" : "s");
@@ -53,19 +61,24 @@ std::string reason(const StepPlan& plan, const StepSearch& found) {
   return fmt::format("{:.3g} % slower", (plan.seconds / found.best->seconds - 1) * 100);
 }
 
-// `width` is that of the column of savers.
+// The widths of columns; 0: there is no such column.
+struct Widths {
+  size_t tensor = 0, savers = 0;
+};
+
 void print_row(const StepModel& model, const StepPlan& plan, const StepSearch& found,
-               size_t width) {
-  fmt::print("# {:<11}{:<15}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n", name(plan.settings.family),
-             replicas_text(plan), savers_text(model, plan), width, plan.seconds,
-             human_bytes(most_memory(plan)), device_hours(plan), reason(plan, found));
+               const Widths& widths) {
+  fmt::print("# {:<11}{:<15}{:<{}}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n", name(plan.settings.family),
+             replicas_text(plan), tensor_text(plan.settings.tensor), widths.tensor,
+             savers_text(model, plan), widths.savers, plan.seconds, human_bytes(most_memory(plan)),
+             device_hours(plan), reason(plan, found));
 }
 
 // The fastest plan of one stage that fits, or a null pointer.
 const StepPlan* fastest_uncut(const StepSearch& found) {
   const StepPlan* fastest = nullptr;
   for (const auto& plan : found.alternatives) {
-    if (plan.settings.family != StepFamily::one_stage || plan.lacking_bytes > 0) continue;
+    if (!plan.is_whole() || plan.lacking_bytes > 0) continue;
     if (!fastest || plan.seconds < fastest->seconds) fastest = &plan;
   }
   return fastest;
@@ -91,6 +104,8 @@ SearchJson plan_json(const StepModel& model, const StepPlan& plan) {
           {"offloads_activations", plan.settings.offloads_activations},
           {"offloads_optimizer", plan.settings.offloads_optimizer},
           {"devices", plan.settings.devices},
+          {"tensor", plan.settings.tensor.ranks},
+          {"sequence_parallel", plan.settings.tensor.sequence},
           {"micro_batches", model.micro_batches(plan.settings.profile)},
           {"seconds_per_step", plan.seconds},
           {"device_hours_per_1000_steps", device_hours(plan)},
@@ -124,6 +139,11 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
   }
   fmt::print("# plan       {} {}, {}: {:.5g} s a step on {}\n", name(plan.settings.family),
              replicas_text(plan), savers_text(model, plan), plan.seconds, devices_text(plan));
+  if (has_tensor_axis(plan)) {
+    fmt::print("# tensor     {} devices compute each block together{}\n",
+               plan.settings.tensor.ranks,
+               plan.settings.tensor.sequence ? ", with sequence parallelism" : "");
+  }
   fmt::print("# bound      no plan takes less than {:.5g} s{}\n", found.lower_bound,
              !found.is_exact ? "; not all plans were looked at"
              : found.best    ? "; this one is the fastest of the model's"
@@ -132,19 +152,21 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
     fmt::print("# stage {:<4} {} replica{}, {} each\n", i, plan.stages[i].replicas,
                plan.stages[i].replicas == 1 ? "" : "s", human_bytes(plan.memory_bytes[i]));
   }
-  size_t width = 22;
+  Widths widths{.savers = 22};
   for (const auto& row : found.alternatives) {
-    width = std::max(width, savers_text(model, row).size() + 1);
+    widths.savers = std::max(widths.savers, savers_text(model, row).size() + 1);
+    if (has_tensor_axis(row)) widths.tensor = 13;
   }
-  fmt::print("#\n# {:<11}{:<15}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas", "savers", width,
-             "s a step", "memory", "dev.h/1000");
+  fmt::print("#\n# {:<11}{:<15}{:<{}}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas",
+             widths.tensor > 0 ? "tensor" : "", widths.tensor, "savers", widths.savers, "s a step",
+             "memory", "dev.h/1000");
   auto rows = found.alternatives;
   std::ranges::stable_sort(rows, [](const StepPlan& one, const StepPlan& other) {
     const bool fits = one.lacking_bytes <= 0, other_fits = other.lacking_bytes <= 0;
     return std::tuple(!fits, fits ? one.seconds : one.lacking_bytes) <
            std::tuple(!other_fits, other_fits ? other.seconds : other.lacking_bytes);
   });
-  for (const auto& row : rows) print_row(model, row, found, width);
+  for (const auto& row : rows) print_row(model, row, found, widths);
   fmt::print("\n{}", text);
 }
 

@@ -178,6 +178,8 @@ config::Table make_table(Written& written) {
       "mesh.threads", &plan.threads,
       "threads of each process, each of which trains a replica; 0: the process itself trains one",
       config::count_from(0));
+  table.add("mesh.sequence_parallel", &plan.stages.sequence_parallel,
+            "each rank of a tensor axis has its part of the tokens between cut layers");
   table.add("stages.cut", &plan.stages.cut,
             "the blocks of each stage, by which a plan for another model is refused; empty: one "
             "stage, or stages of about equal size");
@@ -298,13 +300,13 @@ int64_t Plan::sharing_ranks() const {
 
 void Plan::verify() const {
   const bool is_zero = exchange.method == ExchangeMethod::zero;
+  const auto method = std::string("exchange.method ") + method_name(exchange.method);
   if (is_zero != (exchange.zero_stage > 0)) {
-    refuse("exchange.zero_stage of exchange.method " + std::string(method_name(exchange.method)),
-           std::to_string(exchange.zero_stage), is_zero ? "1, 2 or 3" : "0");
+    refuse("exchange.zero_stage of " + method, std::to_string(exchange.zero_stage),
+           is_zero ? "1, 2 or 3" : "0");
   }
   if (!is_zero && exchange.zero_group > 0) {
-    refuse("exchange.zero_group of exchange.method " + std::string(method_name(exchange.method)),
-           std::to_string(exchange.zero_group), "0");
+    refuse("exchange.zero_group of " + method, std::to_string(exchange.zero_group), "0");
   }
   if (is_zero && exchange.zero_group > 0 && mesh.has_uneven_stages()) {
     refuse("exchange.zero_group of stages with different numbers of replicas",
@@ -339,24 +341,23 @@ void Plan::verify() const {
     refuse("servers.delay of servers.consistency " + servers.consistency,
            std::to_string(servers.delay), "0, or servers.consistency bounded");
   }
+  if (stages.sequence_parallel && std::ranges::count(mesh.axes(), Axis::tensor) == 0)
+    refuse("mesh.sequence_parallel of mesh.axes " + mesh.text(), "true", "a tensor axis, or false");
   const bool is_downpour = exchange.method == ExchangeMethod::downpour;
   if (is_downpour && servers.consistency != "eventual") {
     refuse("servers.consistency of exchange.method downpour_sgd", servers.consistency,
            "eventual: replicas do not wait for each other");
   }
   if (!is_downpour && exchange.downpour != DownpourExchange()) {
-    refuse("values of downpour", std::string("exchange.method ") + method_name(exchange.method),
-           "exchange.method downpour_sgd");
+    refuse("values of downpour", method, "exchange.method downpour_sgd");
   }
   const bool is_summation = exchange.method == ExchangeMethod::summation;
   if (is_summation && (mesh.ranks() != mesh.size(Axis::data) || schedule != kOneStageSchedule)) {
     refuse("exchange.method summation", fmt::format("mesh.axes {} and {}", mesh.text(), schedule),
            "a data axis only, and schedule.name one_stage");
   }
-  if (!is_summation && exchange.summation != SummationExchange()) {
-    refuse("values of summation", std::string("exchange.method ") + method_name(exchange.method),
-           "exchange.method summation");
-  }
+  if (!is_summation && exchange.summation != SummationExchange())
+    refuse("values of summation", method, "exchange.method summation");
   const int64_t count = servers.count > 0 ? servers.count : mesh.ranks();
   if (has_servers() && servers.replicas >= count) {
     refuse("servers.replicas", std::to_string(servers.replicas),

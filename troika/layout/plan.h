@@ -131,6 +131,9 @@ struct ModelStages {
   // The number of parameters of the model that the plan was searched for; a run with a model of
   // another number is refused. 0: any model.
   int64_t parameters = 0;
+  // Whether each rank of a tensor axis has 1/t of the tokens between the cut layers of its stages
+  // (sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198).
+  bool sequence_parallel = false;
 
   bool operator==(const ModelStages&) const = default;
 };
@@ -166,9 +169,9 @@ struct Plan {
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) if ZeRO's stage or group, threads, values of `servers`, `downpour` or
-  // `summation`, or a schedule without flushes are combined with a method, a mesh, micro-batches or
-  // each other in a way that is not supported.
+  // Throws Error(usage) if ZeRO's stage or group, threads, sequence parallelism, values of
+  // `servers`, `downpour` or `summation`, or a schedule without flushes are combined with a method,
+  // a mesh, micro-batches or each other in a way that is not supported.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.

@@ -126,7 +126,8 @@ std::string explain(const Plan& plan) {
                       : "",
                   is_whole && !plan.stages.cut.empty() ? ", " + plan.stages.cut : plan.stages.cut));
   if (const auto tensor = plan.mesh.size(Axis::tensor); tensor > 1) {
-    lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis", tensor));
+    lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis{}", tensor,
+                                plan.stages.sequence_parallel ? ", as tokens between them" : ""));
   }
   lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
                               plan.micro_batches, plan.micro_batches == 1 ? "" : "es",

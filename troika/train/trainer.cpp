@@ -202,6 +202,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
       return fit_replica(task, training, validation);
     }
     auto plan = runnable_plan(options_, replicas_ ? *replicas_ : group_, task);
+    for (const auto* data : {&training, &validation}) require_tokens_fit(plan, task, *data);
     if (replicas_) plan.mesh = layout::Mesh(layout::Axis::data, 1);
     require_batch(options_, plan.mesh.sample_shares(), training.size());
     // The memory of stages that are cut by times is predicted when these are known.

@@ -12,14 +12,14 @@ namespace {
 
 // One element takes the place of all. It makes mistakes visible, unlike released memory, which
 // would end the process.
-at::Tensor placeholder(const at::Tensor& like) {
+at::Tensor placeholder(const at::Tensor& like, at::IntArrayRef sizes) {
   const auto one = at::empty({}, like.options().requires_grad(false));
   if (like.is_floating_point()) {
     one.fill_(std::numeric_limits<double>::quiet_NaN());
   } else {
     one.zero_();
   }
-  return one.expand(like.sizes());
+  return one.expand(sizes);
 }
 
 }  // namespace
@@ -32,6 +32,11 @@ bool is_left_out(const at::Tensor& tensor) {
 bool lacks_tensors(const torch::nn::Module& module) {
   return std::ranges::any_of(nn::named_state(module),
                              [](const auto& entry) { return is_left_out(entry.second); });
+}
+
+void leave_out(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  tensor.mutable_grad().reset();
+  tensor.set_data(placeholder(tensor, sizes));
 }
 
 void give_left_out_memory(torch::nn::Module& module) {
@@ -60,7 +65,7 @@ LeftOut::LeftOut(torch::nn::Module& module, const std::set<std::string>& held,
     const auto like =
         tensor.is_non_overlapping_and_dense() ? tensor : at::empty(tensor.sizes(), at::kMeta);
     tensors_.push_back({tensor, like.strides().vec()});
-    tensor.set_data(placeholder(tensor));
+    tensor.set_data(placeholder(tensor, tensor.sizes()));
   }
 }
 

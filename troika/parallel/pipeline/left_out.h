@@ -23,6 +23,9 @@ bool is_left_out(const at::Tensor& tensor);
 // Whether a tensor of the module is left out.
 bool lacks_tensors(const torch::nn::Module& module);
 
+// Takes a tensor's memory and drops its gradient: it is left out then, with these sizes.
+void leave_out(const at::Tensor& tensor, at::IntArrayRef sizes);
+
 // Gives memory, with the values of left-out tensors, to all tensors of a module that are left out.
 void give_left_out_memory(torch::nn::Module& module);
 

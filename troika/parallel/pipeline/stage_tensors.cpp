@@ -54,6 +54,13 @@ StageTensors::StageTensors(nn::Model& model, const StagesOfModel& stages,
   left_out_ = std::make_unique<LeftOut>(model, held, tensor_ ? nullptr : options.values);
 }
 
+StageTensors::~StageTensors() {
+  if (!tensor_ || is_whole()) return;
+  for (const auto& [cut, parameter] : tensor_->parameters()) {
+    if (!cut.is_whole()) leave_out(parameter, cut.shape);
+  }
+}
+
 void StageTensors::take_stepped(std::vector<optim::Parameter> parameters) {
   trained_ = std::move(parameters);
   stepped_ = trained_;

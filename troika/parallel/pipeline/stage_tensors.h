@@ -22,6 +22,11 @@ class StageTensors {
   // outlive this object. Throws what TensorParallel's constructor throws.
   StageTensors(nn::Model& model, const StagesOfModel& stages, const PipelinePlace& place,
                const PipelineOptions& options, const comm::MeshGroups& groups);
+  // Without make_whole(), parameters that are cut over the tensor axis get their sizes back and are
+  // left out (leave_out()), because shards are useless without the axis.
+  ~StageTensors();
+  StageTensors(const StageTensors&) = delete;
+  StageTensors& operator=(const StageTensors&) = delete;
 
   // Returns the layers' cut over the tensor axis; null: the mesh has none.
   const TensorParallel* tensor() const { return tensor_.get(); }

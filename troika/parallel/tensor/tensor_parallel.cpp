@@ -37,22 +37,13 @@ class AxisWrapper : public nn::BlockWrapper {
     nn::BlockRun run = given;
     run.output = output_;
     const bool embeds = run.begin == embedding_;
-    if (embeds) check_tokens(inputs.front());
+    if (embeds) require_divisible_tokens(inputs.front(), axis_.size());
     nn::Tensors outputs = next(run, std::move(inputs));
     if (embeds) outputs.front() = own_tokens(outputs.front(), axis_);
     return outputs;
   }
 
  private:
-  void check_tokens(const at::Tensor& tokens) const {
-    const int64_t count = tokens.size(kTokens);
-    if (count % axis_.size() == 0) return;
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "the tokens cannot be cut over the tensor axis",
-                 .got = fmt::format("{} tokens, {} ranks", count, axis_.size()),
-                 .expected = fmt::format("a multiple of {} tokens", axis_.size())});
-  }
-
   const comm::Group axis_;
   const std::shared_ptr<const nn::SplitOutput> output_;
   const std::optional<size_t> embedding_;
@@ -123,6 +114,17 @@ void sum_together(const std::vector<at::Tensor>& tensors, const comm::Group& gro
 void require_splittable(const nn::Model& model, const SplitTable& table, int ranks,
                         const TensorOptions& options) {
   parameter_cuts(model, checked_modules(model, table, options), /*rank=*/0, ranks);
+}
+
+void require_divisible_tokens(const at::Tensor& inputs, int ranks) {
+  const int64_t count = inputs.size(kTokens);
+  if (count % ranks == 0) return;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "the tokens cannot be cut over the tensor axis",
+               .got = fmt::format("{} tokens, {} ranks", count, ranks),
+               .expected = fmt::format("a multiple of {} tokens", ranks),
+               .hint = "change data.context or the size of the axis, or turn "
+                       "mesh.sequence_parallel off"});
 }
 
 TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitTable& table,

@@ -51,6 +51,10 @@ struct TensorOptions {
 void require_splittable(const nn::Model& model, const SplitTable& table, int ranks,
                         const TensorOptions& options = {});
 
+// Throws Error(usage) if the number of tokens of these inputs, [samples, tokens, ...], is not a
+// multiple of `ranks`, as sequence parallelism needs it.
+void require_divisible_tokens(const at::Tensor& inputs, int ranks);
+
 // Keeps a model cut over the ranks of a group during its lifetime. The model's code is not aware of
 // it: its linear layers, embeddings and dropout get functions that communicate (nn/hooked.h).
 // Outputs of the model, its loss, and the gradient of its input are the same on all ranks, and

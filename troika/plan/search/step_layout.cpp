@@ -47,7 +47,8 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   const int replicas = plan.stages.front().replicas;
   const size_t stages = plan.stages.size();
   layout::Plan result{.strategy = "auto",
-                      .stages = {.parameters = profile.model.parameters},
+                      .stages = {.parameters = profile.model.parameters,
+                                 .sequence_parallel = settings.tensor.sequence},
                       .micro_batches = micro_batches / replicas,
                       .precision = profile.precision,
                       .recompute = settings.recompute ? "full" : "none"};

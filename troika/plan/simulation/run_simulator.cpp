@@ -190,14 +190,14 @@ class Simulator {
     state(rank).slowed = 0;
   }
 
-  // Collectives that run beside a pass take processors or memory bandwidth from it: each of their
-  // seconds adds 1 - overlap to the pass. Returns true if an event of the pass is later for this
-  // reason; it comes again then.
+  // Collectives beside a pass, but not beside its wait for sums, take processors or memory
+  // bandwidth from it: each of their seconds adds 1 - overlap. Returns true if an event of the pass
+  // is later for this reason; it comes again then.
   bool is_put_off(Event event) {
     constexpr double kNegligible = 1e-6;  // of the pass
     auto& own = state(event.who);
-    const double beside = queue_of(event.who).busy(now_) - own.busy_before;
-    own.slowed = std::max(own.slowed, (1 - run_.overlap) * beside);
+    const double added = (1 - run_.overlap) * (queue_of(event.who).busy(now_) - own.busy_before);
+    if (own.activity == Activity::computes) own.slowed = std::max(own.slowed, added);
     event.time = event.undisturbed + own.slowed;
     if (event.time - now_ <= kNegligible * own.seconds) return false;
     event.order = order_++;

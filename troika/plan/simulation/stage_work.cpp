@@ -272,7 +272,7 @@ class StageMaker {
         add(sums, block.tensor->forward_sums, block.tensor->sum_bytes * options_.samples);
       }
     };
-    work.sums_tokens = options_.sequence_parallel;
+    work.sums_tokens = plan_.stages.sequence_parallel;
     add_forward(work.forward_sums, blocks);
     for (const auto& segment : segments) add_forward(work.backward_sums, part_of(blocks, segment));
     for (const auto& block : blocks) {
@@ -291,8 +291,8 @@ class StageMaker {
 std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan,
                                   const StageWorkOptions& options) {
   require_told(whole, plan);
-  const auto profile =
-      layout::tensor_shard(whole, plan.mesh.size(layout::Axis::tensor), options.sequence_parallel);
+  const auto profile = layout::tensor_shard(whole, plan.mesh.size(layout::Axis::tensor),
+                                            plan.stages.sequence_parallel);
   require_number("samples of a micro-batch", options.samples);
   require_number("overhead of a pass", options.pass_overhead);
   require_number("rate of the optimizer", options.optimizer_bytes_per_second);

@@ -119,7 +119,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
     if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);
     return std::make_unique<parallel::TensorExchange>(
         dynamic_cast<nn::Model&>(task.module()), axis, task.split_table(),
-        parallel::TensorOptions{.sequence = options.mesh.sequence_parallel, .values = values},
+        parallel::TensorOptions{.sequence = plan.stages.sequence_parallel, .values = values},
         [&] { return std::make_unique<parallel::DataParallel>(task.module(), group, ddp); });
   }
   if (plan.averages_whole_gradients()) {

@@ -103,7 +103,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   options.trace = setup.trace;
   options.values = values.get();
   if (cuts_layers) options.split_table = task.split_table();
-  options.sequence_parallel = setup.options.mesh.sequence_parallel;
+  options.sequence_parallel = plan.stages.sequence_parallel;
   options.shards_over_replicas = is_sharded;
   options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
     return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);

@@ -121,7 +121,7 @@ void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& p
            is_cut_by_time ? "pipeline.cut_by parameters, flops or bytes" : "a schedule by name");
   }
   parallel::require_splittable(task.blocks(), task.split_table(), ranks,
-                               {.sequence = options.mesh.sequence_parallel});
+                               {.sequence = plan.stages.sequence_parallel});
 }
 
 // Stages step at different times, so nothing may depend on the gradients of all of them.
@@ -144,6 +144,13 @@ void require_asynchronous(const TrainOptions& options, const layout::Plan& plan)
 }
 
 }  // namespace
+
+void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::Dataset& dataset) {
+  const int ranks = plan.mesh.size(Axis::tensor);
+  if (!plan.stages.sequence_parallel || ranks == 1 || dataset.size() == 0) return;
+  const auto inputs = task.block_inputs(dataset.load(std::vector<int64_t>{0}, {}));
+  parallel::require_divisible_tokens(inputs.front(), ranks);
+}
 
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
   require_same_size(plan, task);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "troika/comm/world/mesh_groups.h"
+#include "troika/data/dataset.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/pipeline/pipeline_schedule.h"
 
@@ -33,5 +34,10 @@ comm::Group samples_group(const comm::MeshGroups& groups);
 // or has a tensor axis over which the model cannot be cut (naming the block and both numbers), or
 // if an option of the run cannot be combined with either. Does not communicate.
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);
+
+// Throws Error(usage) if the plan has sequence parallelism and the tensor axis does not divide the
+// tokens of the data set's first sample, before any communication. Expects a plan and a task that
+// require_plan_fits() accepts.
+void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::Dataset& dataset);
 
 }  // namespace troika::train

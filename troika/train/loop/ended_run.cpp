@@ -14,8 +14,11 @@ namespace troika::train {
 EndedRun::EndedRun(const comm::Group& group, const TrainOptions& options,
                    checkpoint::RankState state, const checkpoint::CheckpointInfo& info)
     : group_(group), options_(options), state_(std::move(state)), info_(info) {
-  for (const auto& [name, tensor] : state_.model)
+  for (auto& [name, tensor] : state_.model) {
+    // Keeps the weights that a parameter has now, also if it gets other data later.
+    tensor = tensor.detach();
     checksums_.push_back(checkpoint::chunk_checksums(tensor));
+  }
 }
 
 std::string EndedRun::changed() const {

@@ -103,23 +103,16 @@ double copied_bytes(const data::Batch& batch, const Placement& placement) {
   return bytes;
 }
 
-// The bytes of the parameters and buffers of a rank's stages, and of the largest tensor of the
-// model.
-struct StateBytes {
-  double own = 0, largest = 0;
-};
-
-StateBytes state_bytes(const nn::Model& model, const PipelineShapes& shapes, int rank) {
+// The bytes of the parameters and buffers of a rank's stages.
+double state_bytes(const nn::Model& model, const PipelineShapes& shapes, int rank) {
   std::set<std::string> own;
   for (const int s : shapes.stages_of(rank)) {
     const auto& stage = shapes.stages()[s];
     own.merge(parallel::tensors_of_blocks(model, stage.begin, stage.end));
   }
-  StateBytes bytes;
+  double bytes = 0;
   for (const auto& [name, tensor] : nn::named_state(model)) {
-    const auto here = static_cast<double>(tensor.nbytes());
-    bytes.largest = std::max(bytes.largest, here);
-    if (own.contains(name)) bytes.own += here;
+    if (own.contains(name)) bytes += static_cast<double>(tensor.nbytes());
   }
   return bytes;
 }
@@ -178,6 +171,8 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     module_.to(precision.parameters);
   }
   const PipelineShapes shapes(*model_, plan);
+  const auto whole = whole_bytes();
+  const auto cut = cut_layers(plan);
   const auto& stages = stages_of(choice, shapes);
   const Placement placement{
       .precision = precision,
@@ -197,7 +192,7 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     int64_t stepped = 0;
     double parameters = 0, between = 0;
     // The exchanges are made one after another, from the parameters of all stages.
-    double made_by_exchanges = 0, left = states.own;
+    double made_by_exchanges = 0, left = states;
     for (const auto& part : own.parts) {
       stepped += part.memory.stepped();
       const auto held = part.memory.between_passes();
@@ -240,11 +235,10 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
         comm::most_mailbox_bytes(options_.comm.backend, choice.ranks, choice.nodes));
     // Values are made tensor by tensor; a module that has them already is whole at first.
     const bool comes_in_parts = !is_made_whole_ && options_.weights.path.empty();
-    const double made = comes_in_parts ? states.own + states.largest
-                                       : 4.0 * static_cast<double>(nn::parameter_count(module_));
-    const double pack = std::min(states.own, static_cast<double>(parallel::kPackBytes));
+    const double made = comes_in_parts ? states + whole.largest : whole.made;
+    const double pack = std::min(states, static_cast<double>(parallel::kPackBytes));
     prediction.start = std::max(
-        {made, states.own + pack, made_by_exchanges, left + optimizer_bytes(precision, stepped)});
+        {made, states + pack, made_by_exchanges, left + optimizer_bytes(precision, stepped)});
     result.push_back(prediction);
   }
   return result;

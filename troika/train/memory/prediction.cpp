@@ -57,6 +57,10 @@ double left_for_backward(const std::vector<PassPart>& parts) {
   return done->live;
 }
 
+bool has_tensor_axis(const layout::Plan& plan) {
+  return std::ranges::count(plan.mesh.axes(), Axis::tensor) > 0;
+}
+
 void follow(ExchangeMemory& exchange, const PassEvent& event) {
   if (event.kind == PassEvent::Kind::gradient) exchange.gradient(event.index);
   if (event.kind == PassEvent::Kind::block) exchange.block(event.index, event.next);
@@ -130,8 +134,9 @@ MemoryChoice MemoryPredictor::configured(int ranks) const {
 std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   // The name does not depend on the cluster.
   const auto own = resolve_plan(options_, layout::Cluster());
-  if (is_pipeline(own) && choice.strategy != own.strategy) {
-    return fmt::format("strategy {} with the options of a pipeline", choice.strategy);
+  const bool is_cut = is_pipeline(own) || has_tensor_axis(own);
+  if (is_cut && choice.strategy != own.strategy) {
+    return fmt::format("strategy {} with options that cut the model", choice.strategy);
   }
   layout::Plan plan;
   try {
@@ -140,7 +145,7 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
       PipelineShapes(*model_, plan);
     }
   } catch (const Error& problem) {
-    if (problem.kind() != ErrorKind::usage || !is_pipeline(own)) throw;
+    if (problem.kind() != ErrorKind::usage || !is_cut) throw;
     return fmt::format("{} ranks: {}", choice.ranks, problem.what());
   }
   const auto stage = plan.exchange.zero_stage;
@@ -156,12 +161,10 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
     return "trainer.recompute of a module without blocks";
   }
   const auto& mesh = plan.mesh;
-  if (mesh.size(Axis::tensor) > 1) {
-    return fmt::format("layers cut over {} ranks", mesh.size(Axis::tensor));
-  }
+  if (auto reason = why_not_cut(plan, choice.ranks); !reason.empty()) return reason;
   if (mesh.has_uneven_stages()) return "stages with different numbers of replicas";
   if (mesh.ranks() != choice.ranks ||
-      mesh.ranks() != mesh.size(Axis::data) * mesh.size(Axis::pipeline)) {
+      mesh.ranks() != mesh.size(Axis::data) * mesh.size(Axis::pipeline) * mesh.size(Axis::tensor)) {
     return fmt::format("mesh {} on {} ranks", mesh.text(), choice.ranks);
   }
   if (is_pipeline(plan)) {
@@ -171,7 +174,8 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
       return "stages or a schedule that follow from times";
     }
     if (!model_) return "stages of a module without blocks";
-  } else if (plan.stages.cut.find('|') != std::string::npos || mesh.replicas(0) != choice.ranks) {
+  } else if (plan.stages.cut.find('|') != std::string::npos ||
+             mesh.replicas(0) * mesh.size(Axis::tensor) != choice.ranks) {
     return "stages without a schedule";
   }
   if (mesh.replicas(0) % plan.sharing_ranks() != 0) {
@@ -248,7 +252,8 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   const auto [smaller, larger] = sample_batches(choice);
   // Plans of policies without a budget are the same for all batches.
   const bool has_budget = layout::recompute_budget(choice.recompute).has_value();
-  const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger);
+  const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger,
+                       plan(choice).mesh.size(Axis::tensor));
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
   const auto precision = nn::parse_precision(choice.precision);
   nn::require_supported(precision, at::kCPU);
@@ -307,13 +312,15 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
     const compat::FakeTensorGuard no_memory;
     module_.to(precision.parameters);
   }
-  const auto parts = pass_of(choice).parts(batch_of(choice));
   const auto plan = this->plan(choice);
+  const auto whole = whole_bytes();
+  const auto cut = cut_layers(plan);
+  const auto parts = pass_of(choice).parts(batch_of(choice));
   const bool is_zero = plan.exchange.zero_stage > 0;
   ExchangeMemory exchange(
       module_,
       {.stage = static_cast<int>(plan.exchange.zero_stage),
-       .ranks = static_cast<int>(is_zero ? plan.sharing_ranks() : choice.ranks),
+       .ranks = is_zero ? static_cast<int>(plan.sharing_ranks()) : plan.mesh.size(Axis::data),
        .bucket_bytes = plan.exchange.bucket_bytes,
        .first_bucket_bytes = plan.exchange.first_bucket_bytes,
        .reorders_buckets = !plan.exchange.find_unused_parameters,
@@ -363,14 +370,17 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
   result.mailboxes = static_cast<double>(
       comm::most_mailbox_bytes(options_.comm.backend, choice.ranks, choice.nodes));
   // The model is made in float32, then cast tensor by tensor; the optimizer is made last.
+  const bool is_cut = plan.mesh.size(Axis::tensor) > 1;
   const bool comes_in_parts =
-      plan.exchange.zero_stage == 3 && !is_made_whole_ && options_.weights.path.empty();
-  const double made = comes_in_parts ? 0 : 4.0 * static_cast<double>(nn::parameter_count(module_));
+      (plan.exchange.zero_stage == 3 || is_cut) && !is_made_whole_ && options_.weights.path.empty();
   const auto element_bytes = static_cast<double>(at::elementSize(precision.parameters));
-  const bool is_cast = precision.parameters != at::kFloat;
-  const auto start = comes_in_parts
-                         ? exchange.start_without_values(is_cast ? 1 + 4 / element_bytes : 1)
-                         : exchange.start();
+  const double each = precision.parameters == at::kFloat ? 1 : 1 + 4 / element_bytes;
+  const auto start =
+      comes_in_parts && !is_cut ? exchange.start_without_values(each) : exchange.start();
+  // A rank of a tensor axis keeps its shard of each parameter that is made.
+  const double in_parts =
+      is_cut ? static_cast<double>(exchange.whole()) + each * whole.largest : 0.0;
+  const double made = comes_in_parts ? in_parts : whole.made;
   result.start =
       std::max({made, static_cast<double>(start.peak),
                 static_cast<double>(start.left) + optimizer_bytes(precision, exchange.stepped())});

@@ -12,6 +12,7 @@
 #include "troika/data/dataset.h"
 #include "troika/layout/plan.h"
 #include "troika/nn/model.h"
+#include "troika/train/memory/cut_layers.h"
 #include "troika/train/memory/pass_memory.h"
 #include "troika/train/memory/stage_memory.h"
 #include "troika/train/options/options.h"
@@ -78,7 +79,8 @@ struct MemoryPrediction {
 // passes over small batches; derives all other parts from shapes. Needs
 // compat::count_tensor_memory(), and no other thread that makes tensors at the same time. The
 // constructors' arguments must outlive this object. All samples of the batches are the data set's
-// first sample.
+// first sample. On a tensor axis, predicts for its first rank, which has at least as much of each
+// layer as the others.
 class MemoryPredictor {
  public:
   // Predicts for the model in options.model, with sizes from the data set's samples.
@@ -118,8 +120,21 @@ class MemoryPredictor {
     at::Tensor gradient;
   };
 
+  // Bytes of the model before its layers are cut.
+  struct WholeBytes {
+    double made = 0;     // of its parameters when they are made, in float32
+    double largest = 0;  // of its largest tensor
+  };
+
+  // tensor_prediction.cpp
+  WholeBytes whole_bytes() const;
+  // Why a plan with a tensor axis cannot be run; empty if it can, or has none.
+  std::string why_not_cut(const layout::Plan& plan, int ranks) const;
+  // Cuts the model as the plan's tensor axis does.
+  CutLayers cut_layers(const layout::Plan& plan);
   layout::RecomputePlan recompute_of(const MemoryChoice& choice,
                                      const nn::NumericPrecision& precision) const;
+  // Expects the model as cut_layers() leaves it for the choice's plan.
   const PassMemory& pass_of(const MemoryChoice& choice);
   MemoryPrediction predict_one_stage(const MemoryChoice& choice);
   // pipeline_prediction.cpp
@@ -144,8 +159,9 @@ class MemoryPredictor {
   const bool is_made_whole_;  // whole before a strategy may shard it
   const nn::Model* model_;    // the module, if it has blocks; otherwise null
   std::vector<Spared> spared_;
-  // Keyed by precision, recompute and, as far as passes depend on it, batch.
-  std::map<std::tuple<std::string, std::string, int64_t>, PassMemory> passes_;
+  // Keyed by precision, recompute, as far as passes depend on it batch, and ranks of the tensor
+  // axis.
+  std::map<std::tuple<std::string, std::string, int64_t, int>, PassMemory> passes_;
   // The latest result of stages_of(), and its strategy, precision, recompute, ranks and batch.
   std::pair<std::tuple<std::string, std::string, std::string, int, int64_t>,
             std::vector<StageMemory>>

@@ -132,10 +132,16 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
+// One rank has all tokens.
+bool cuts_tokens(const Plan& plan, const TrainOptions& options) {
+  return options.mesh.sequence_parallel && plan.mesh.size(Axis::tensor) > 1;
+}
+
 // The loader's batches are the micro-batches, as in gradient accumulation. Expects the schedule of
 // a pipeline without flushes; its default is their least number.
 void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
+  plan.stages.sequence_parallel = cuts_tokens(plan, options);
   plan.chunks = options.pipeline.chunks;
   plan.stages.cut = options.pipeline.cut;
   if (options.zero.stage > 0) shard(plan, options, options.zero.stage);
@@ -184,6 +190,7 @@ void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster)
   auto mesh = tensor_mesh(options, cluster.ranks());
   if (options.zero.stage == 0) {
     plan.mesh = std::move(mesh);
+    plan.stages.sequence_parallel = cuts_tokens(plan, options);
     return;
   }
   // ZeRO beside a tensor axis is that of a pipeline, here of a single stage.

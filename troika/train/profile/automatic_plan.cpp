@@ -67,7 +67,8 @@ std::vector<int64_t> micro_batch_sizes(int64_t samples, int ranks) {
   return sizes;
 }
 
-// A plan with these settings, of two stages if it is a pipeline, to ask whether it can be run.
+// A plan with these settings, of two stages if it is a pipeline without a tensor axis, to ask
+// whether it can be run.
 layout::Plan example_of(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
                         int ranks) {
   layout::Plan plan{.micro_batches = 2 * ranks};
@@ -76,6 +77,13 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
     plan.exchange.zero_stage = settings.zero_stage;
   }
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
+  if (settings.tensor.ranks > 1) {
+    const bool is_one = settings.family == StepFamily::one_stage;
+    if (!is_one || settings.zero_stage > 0)
+      plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
+    plan.mesh = layout::Mesh::parse(fmt::format("data=-1 tensor={}", settings.tensor.ranks), ranks);
+    return plan;
+  }
   if (settings.family == StepFamily::one_stage) return plan;
   plan.schedule = plan::schedule_name(settings.family, weights);
   const int half = ranks / 2;
@@ -95,6 +103,11 @@ bool can_be_run(const StepSettings& settings, layout::StageWeights weights, bool
   } catch (const Error&) {
     return false;
   }
+}
+
+// Whether a run of these options may have a tensor axis (require_plan_fits()).
+bool may_cut_layers(const TrainOptions& options) {
+  return options.optimizer.name != "adamw_8bit" && !options.ema.enabled && options.swa.swa_lrs == 0;
 }
 
 bool reuses_parameters(const nn::ModelOptions& options) {
@@ -175,6 +188,7 @@ class PlanFinder {
     problem_.memory_bytes = asked.memory_bytes ? asked.memory_bytes : available_;
     problem_.uses_all_devices = true;
     problem_.weights = weights_for(options, plan, group);
+    problem_.cuts_layers = asked.cuts_layers && may_cut_layers(options);
     plain_.trainer.enable_model_summary = false;  // the run itself will log its choices
     plain_.offload.activations.clear();
     plain_.optimizer.offload.clear();
@@ -270,9 +284,9 @@ class PlanFinder {
     if (group_.rank() == 0) log::info("not measured: a block needs {}", too_large_);
   }
 
-  // Gives a pipeline the memory that the run will predict for it.
+  // Gives a pipeline or a plan with a tensor axis the memory that the run will predict for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
-    if (plan.settings.family == StepFamily::one_stage) return;  // has it already
+    if (plan.is_whole()) return;  // has it already
     const auto options = with_step_plan(configured_, model, plan, targets_, group_);
     const auto stages =
         predict_stages(options, dataset_, static_cast<int>(plan.stages.size()), group_);

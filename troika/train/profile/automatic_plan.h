@@ -21,6 +21,8 @@ struct AutomaticPlanOptions {
   std::vector<std::string> precisions = {};
   // The limit of a rank. Nothing: its share of the memory that is available on this machine.
   std::optional<double> memory_bytes = {};
+  // Whether plans with a tensor axis are considered.
+  bool cuts_layers = true;
   // ProfileOptions::block_by_block, also where the whole model fits.
   bool block_by_block = false;
 };
@@ -46,8 +48,9 @@ struct AutomaticPlan {
 // precisions that the device supports, unless `asked` names precisions, and offload. A model of
 // which no step fits in a rank's memory is measured block by block, and then without offload.
 //
-// The memory of plans without a cut, and of a pipeline before it is chosen, is that of
-// MemoryPredictor. Without trainer.memory_check=off, the memory of a rank is limited.
+// The memory of plans without a cut, and of a pipeline or a plan with a tensor axis before it is
+// chosen, is that of MemoryPredictor. Without trainer.memory_check=off, the memory of a rank is
+// limited.
 //
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,

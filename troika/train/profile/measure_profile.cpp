@@ -34,6 +34,7 @@
 #include "troika/train/profile/other_memory.h"
 #include "troika/train/profile/rank_means.h"
 #include "troika/train/profile/robust_spread.h"
+#include "troika/train/profile/tensor_cuts.h"
 #include "troika/train/task/task.h"
 #include "troika/train/tuning/tuning.h"
 
@@ -254,6 +255,7 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
   const auto gpu = compat::gpu_name(placement.device);
   profile.device = gpu.empty() ? cpu_model() : gpu;
   profile.blocks = counted_blocks(options, dataset, placement.precision, samples, group);
+  add_tensor_cuts(profile.blocks, options, dataset, placement.precision, samples, group);
   profile.edges = edges_of(task.blocks());
   const Measurement measurement(options, placement, group, asked, batch);
   const auto measured = is_whole ? measurement.whole(task, profile.blocks)

@@ -25,6 +25,7 @@ std::string savers(const plan::StepModel& model, const StepPlan& plan) {
   auto text = fmt::format("precision {}, micro-batches of {:g}",
                           model.problem().profiles[plan.settings.profile].precision,
                           model.problem().profiles[plan.settings.profile].micro_batch);
+  if (plan.settings.tensor.sequence) text += ", sequence parallelism";
   if (plan.settings.recompute) text += ", recomputation";
   if (plan.settings.zero_stage > 0) text += fmt::format(", ZeRO {}", plan.settings.zero_stage);
   if (plan.settings.offloads_activations) text += ", activations offloaded";
@@ -38,12 +39,12 @@ std::string replicas(const StepPlan& plan) {
   return fmt::format("{}", fmt::join(counts, "-"));
 }
 
-// The fastest alternative that fits, or a null pointer.
-const StepPlan* fastest_of(const AutomaticPlan& automatic, bool is_cut) {
+// The fastest of these alternatives that fits, or a null pointer.
+template <typename Filter>
+const StepPlan* fastest_of(const AutomaticPlan& automatic, const Filter& filter) {
   const StepPlan* fastest = nullptr;
   for (const auto& plan : automatic.found.alternatives) {
-    const bool has_cut = plan.settings.family != StepFamily::one_stage;
-    if (plan.lacking_bytes > 0 || has_cut != is_cut) continue;
+    if (plan.lacking_bytes > 0 || !filter(plan)) continue;
     if (!fastest || plan.seconds < fastest->seconds) fastest = &plan;
   }
   return fastest;
@@ -94,13 +95,17 @@ std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
     line("considered", fmt::format("also {}, as the whole model does not fit without",
                                    fmt::join(automatic.forced, ", ")));
   }
-  const auto* whole = fastest_of(automatic, /*is_cut=*/false);
+  const auto* whole = fastest_of(automatic, [](const StepPlan& one) { return one.is_whole(); });
   line("savers", whole ? fmt::format("without a cut it fits: {} a step with {}",
                                      time_text(whole->seconds), savers(automatic.model, *whole))
                        : "nothing fits without a cut");
-  if (const auto* cut = fastest_of(automatic, /*is_cut=*/true)) {
-    line("pipelines", time_text(cut->seconds) + " a step at least");
-  }
+  const auto* cut = fastest_of(automatic, [](const StepPlan& one) {
+    return one.settings.family != StepFamily::one_stage && one.settings.tensor.ranks == 1;
+  });
+  if (cut) line("pipelines", time_text(cut->seconds) + " a step at least");
+  const auto* tensor =
+      fastest_of(automatic, [](const StepPlan& one) { return one.settings.tensor.ranks > 1; });
+  if (tensor) line("tensor axes", time_text(tensor->seconds) + " a step at least");
   line("plan", fmt::format("{} {}, mesh {}, {}", plan::name(chosen.settings.family),
                            replicas(chosen), plan.mesh.text(), savers(automatic.model, chosen)));
   line("predicted", fmt::format("{} a step, {} on a rank", time_text(chosen.seconds),
@@ -120,7 +125,8 @@ std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& s
   if (std::isfinite(step)) {
     line("step", time_text(chosen.seconds), time_text(step), chosen.seconds / step);
   }
-  if (chosen.settings.family == StepFamily::one_stage) {
+  // The sums over a tensor axis are a part of the passes.
+  if (chosen.is_whole()) {
     for (const auto& [name, seconds] : phases_of(automatic)) {
       const auto measured =
           std::ranges::find(summary.phase_milliseconds, name, &observe::PhaseTime::phase);
