@@ -19,6 +19,7 @@
 #include "troika/train/memory/memory_check.h"
 #include "troika/train/profile/automatic_plan.h"
 #include "troika/train/profile/plan_report.h"
+#include "troika/train/run/quorum_run.h"
 #include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning.h"
@@ -40,6 +41,13 @@ train::AutomaticPlan take_found_plan(train::TrainOptions& options, const data::D
   return found;
 }
 
+// Returns this process's place among the replicas of strategy ft_ddp; null with another one.
+std::shared_ptr<train::QuorumRun> quorum_of(const train::TrainOptions& options,
+                                            const cluster::Environment& environment) {
+  if (!train::trains_in_quorum(options)) return nullptr;
+  return std::make_shared<train::QuorumRun>(options, train::find_quorum_place(environment));
+}
+
 // `find`: with --plan auto.
 int train_here(train::TrainOptions options, const cluster::Environment& environment,
                const std::optional<AutomaticArguments>& find) {
@@ -47,8 +55,11 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   require_elastic_batch(options, environment);
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue(),
                                                                     /*has_state=*/false);
+  const auto quorum = quorum_of(options, environment);
   const auto group = join(options, environment);
-  auto folder = train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);
+  auto folder = quorum
+                    ? quorum->claim(options)
+                    : train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);
   open_log("train", options, environment, group);
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
@@ -62,6 +73,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task_to_fit(options);
   train::Trainer trainer(options, group, std::move(folder));
+  trainer.take_part(quorum);
   trainer.expect_memory(memory);
   trainer.stop_on_signals(signals);
   signals->begin_saving();

@@ -137,6 +137,18 @@ void add_options(config::Table& table, DownpourSection& options) {
             count_from(0));
 }
 
+void add_options(config::Table& table, FtDdpSection& options) {
+  table.add("ft_ddp.min_replicas", &options.min_replicas,
+            "ft_ddp: the least number of replicas that begin a step; with fewer, the others wait",
+            count_from(1));
+  table.add("ft_ddp.join_timeout_seconds", &options.join_timeout_seconds,
+            "ft_ddp: how long replicas wait for others, at the start for all that were launched, "
+            "later for ft_ddp.min_replicas",
+            config::at_least(0.0));
+  table.add("ft_ddp.heartbeat_timeout_seconds", &options.heartbeat_timeout_seconds,
+            "ft_ddp: a replica that is silent for this number of seconds is lost", above(0.0));
+}
+
 void add_options(config::Table& table, MeshOptions& options) {
   table.add("mesh.axes", &options.axes,
             "pipelines, tp and 3d: all axes, outermost first, in place of their sizes; a pipeline "

@@ -87,6 +87,13 @@ struct DownpourSection {
   int64_t warm_start_steps = 0;  // of replica 0, alone
 };
 
+// Section [ft_ddp], of strategy ft_ddp. The names are TorchFT's.
+struct FtDdpSection {
+  int64_t min_replicas = 1;
+  double join_timeout_seconds = 60;
+  double heartbeat_timeout_seconds = 5;
+};
+
 // Binds the options to their keys. `options` must outlive the table.
 void add_options(config::Table& table, DdpOptions& options);
 void add_options(config::Table& table, HorovodOptions& options);
@@ -95,6 +102,7 @@ void add_options(config::Table& table, LocalSgdOptions& options);
 void add_options(config::Table& table, DiLoCoOptions& options);
 void add_options(config::Table& table, ServerSection& options);
 void add_options(config::Table& table, DownpourSection& options);
+void add_options(config::Table& table, FtDdpSection& options);
 void add_options(config::Table& table, MeshOptions& options);
 void add_options(config::Table& table, PipelineSection& options);
 

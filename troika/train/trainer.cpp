@@ -25,6 +25,7 @@
 #include "troika/train/loop/fit.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/quorum_run.h"
 #include "troika/train/run/replica_run.h"
 #include "troika/train/run/run_group.h"
 #include "troika/train/run/run_summary.h"
@@ -95,6 +96,12 @@ Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolde
 RunFolder Trainer::begin_run() {
   if (claimed_) return *std::exchange(claimed_, std::nullopt);
   if (options_.trainer.ckpt_path.empty()) options_.run.name = asked_name_;
+  if (trains_in_quorum(options_)) {
+    if (!quorum_) {
+      quorum_ = std::make_shared<QuorumRun>(options_, find_quorum_place(cluster::discover()));
+    }
+    return quorum_->claim(options_);
+  }
   return RunFolder::claim(options_, group_, /*goes_on_when_started_again=*/signals_ != nullptr);
 }
 
@@ -172,6 +179,7 @@ observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& traini
 
 observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
                                          const data::Dataset& validation) {
+  const auto quorum = std::exchange(quorum_, nullptr);  // of one run
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
@@ -214,6 +222,10 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     }
     const auto memory = memory_ ? *std::exchange(memory_, std::nullopt)
                                 : check_memory_of(planned, training, group_, &task);
+    if (quorum && !quorum->join(options_)) {
+      log::info("the run was finished before this replica could join");
+      return empty_summary(options_, group_, folder(), "finished");
+    }
     Callbacks callbacks = make_callbacks(options_);
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
     with_plain_errors("the start of the run", [&] {
@@ -225,7 +237,8 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
                            .training = training,
                            .validation = validation,
                            .callbacks = std::move(callbacks),
-                           .replicas = replicas_},
+                           .replicas = replicas_,
+                           .quorum = quorum.get()},
                   question_);
     });
     save_ = [&](const auto& path, bool weights_only) {

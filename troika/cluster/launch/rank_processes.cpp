@@ -45,6 +45,18 @@ bool RankProcesses::note_ended() {
   return has_failure;
 }
 
+void RankProcesses::drop_replaced() {
+  std::erase_if(ranks_, [this](const auto& rank) {
+    const bool is_replaced = std::ranges::any_of(ranks_, [&](const auto& other) {
+      return other && other != rank && other->end.rank == rank->end.rank && !other->has_ended;
+    });
+    if (!is_replaced || !rank->has_ended || rank->output.open()) return false;
+    signal_group(rank->pid, SIGKILL);
+    cluster::reap(rank->pid);
+    return true;
+  });
+}
+
 void RankProcesses::forward(int signal) const {
   for (const auto& rank : ranks_) {
     if (!rank->has_ended) ::kill(rank->pid, signal);

@@ -32,6 +32,7 @@ Supervisor::Supervisor(const LaunchOptions& options)
 
 int Supervisor::run() {
   if (options_.roles) return run_roles();
+  if (options_.fault_tolerant) return run_replicas();
   return options_.elastic ? run_elastic() : run_alone();
 }
 
@@ -54,7 +55,8 @@ std::optional<std::vector<RankEnd>> Supervisor::complete_round(const Processes& 
 }
 
 bool Supervisor::start_round(const Processes& processes) {
-  processes_.begin(options_.processes);
+  const int again = options_.fault_tolerant ? options_.max_restarts : 0;
+  processes_.begin(options_.processes + again);
   phase_ = Phase::running;
   phase_end_.reset();
   try {
@@ -180,6 +182,7 @@ void Supervisor::look_for_ended() {
   const bool has_failure = processes_.note_ended();
   if (phase_ != Phase::running) return;
   if (options_.roles) return follow_roles();
+  if (options_.fault_tolerant) return follow_replicas();
   if (!has_failure) return;
   begin_grace_time();
   if (agent_) agent_->failing();
@@ -270,7 +273,7 @@ int Supervisor::conclude(const std::vector<RankEnd>& ends) {
     say_stopped();
     return saved.value_or(128 + stop_signal_);
   }
-  if (!first && !keeps_logs_) logs_.remove_temporary();
+  if (!first && !outlived_.keeps_logs) logs_.remove_temporary();
   return first ? first->status.as_exit_code() : saved.value_or(0);
 }
 

@@ -32,6 +32,8 @@ class Supervisor {
   int run_alone();
   // Runs the processes of a parameter server.
   int run_roles();
+  // Runs replicas that go on without each other, and their lighthouse.
+  int run_replicas();
   // Runs as one launch of an elastic run.
   int run_elastic();
   // running: until the first failure. grace: waits for other ranks to fail by themselves.
@@ -71,6 +73,8 @@ class Supervisor {
   // After the end of some process of a parameter server: announces it, and ends the launch after
   // the last worker or with the scheduler.
   void follow_roles();
+  // After the end of some replica: announces it, and starts another process in its place.
+  void follow_replicas();
   std::vector<RankEnd> without_servers(std::vector<RankEnd> ends) const;
   void advance();
   void stop_all(int signal);
@@ -96,8 +100,13 @@ class Supervisor {
   int stop_signal_ = 0;  // the signal that told the launcher to end
   bool told_twice_ = false;
   std::map<int, std::string> stems_;  // of the processes' files
-  std::set<int> announced_;           // processes of a parameter server whose end was noted
-  bool keeps_logs_ = false;           // one of them failed, and the launch may succeed
+  // Of processes that others outlive: of a parameter server, and replicas.
+  struct {
+    std::set<pid_t> announced;  // whose end was noted
+    bool keeps_logs = false;    // one of them failed, and the launch may succeed
+    int restarts = 0;           // of replicas
+    Processes next;             // the process that takes a replica's place
+  } outlived_;
 };
 
 }  // namespace troika::cluster

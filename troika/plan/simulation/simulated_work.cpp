@@ -24,6 +24,9 @@ void SimulatedRun::verify() const {
     refuse("exchange.method of a simulation", is_downpour ? "downpour_sgd" : "servers",
            "all_reduce, zero or local_steps");
   }
+  if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
+    refuse("exchange.method of a simulation", "quorum", "all_reduce, zero or local_steps");
+  }
   if (plan.without_flushes.steps_by_replicas) {
     refuse("schedule.steps_by_replicas of a simulation", "true", "false");
   }

@@ -140,6 +140,12 @@ void downpour(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
                             .warm_start_steps = own.warm_start_steps};
 }
 
+// Each replica is a run of one process, whose steps are those of a quorum
+// (docs/fault-tolerance.md).
+void fault_tolerant(Plan& plan, const TrainOptions&, const Cluster&) {
+  plan.exchange.method = ExchangeMethod::fault_tolerant;
+}
+
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.threads = std::max<int64_t>(1, options.trainer.devices);
 }
@@ -239,6 +245,7 @@ constexpr std::array kStrategies{
     Strategy{"diloco", "diloco", diloco},
     Strategy{"parameter_server", "parameter_server", servers},
     Strategy{"downpour", "downpour", downpour},
+    Strategy{"ft_ddp", "ft_ddp", fault_tolerant},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},
