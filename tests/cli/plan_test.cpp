@@ -118,6 +118,9 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
                     HasSubstr("got stem, expected layers.0")));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"layers.0\""),
               HasSubstr("the cut `layers.0` has blocks that are in no stage; got "));
+  EXPECT_THAT(refused("parameters = 0", "parameters = 7"),
+              AllOf(HasSubstr("a plan for another model; got a model of "),
+                    HasSubstr("expected 7, as stages.parameters of the plan")));
   EXPECT_THAT(refused("zero_group", "zero_grup"),
               AllOf(HasSubstr("unknown key exchange.zero_grup (plan.toml:"),
                     HasSubstr("did you mean exchange.zero_group?")));

@@ -88,7 +88,7 @@ TEST_F(ProfileCommand, PlansAndRunsWhatItFound) {
   EXPECT_NE(too_small.exit_code, 0);
   EXPECT_THAT(too_small.err, AllOf(HasSubstr("no plan for this model fits into memory"),
                                    HasSubstr("expected at most 1000 B, the memory of a rank")));
-  for (const std::string option : {"--precisions=32", "--memory-bytes=1e9"}) {
+  for (const std::string option : {"--precisions=32", "--memory-bytes=1e9", "--block-by-block"}) {
     const auto alone = troika("train " + option + kProfiledRun);
     EXPECT_NE(alone.exit_code, 0);
     EXPECT_THAT(alone.err, HasSubstr(" without --plan auto; got "));

@@ -14,7 +14,7 @@ Plan unusual_plan() {
   return {.strategy = "own",
           .mesh = Mesh::parse("pipeline=2 data=4"),
           .threads = 2,
-          .cut = "stem|head",
+          .stages = {.cut = "stem|head", .parameters = 123},
           .schedule = "custom",
           .chunks = 2,
           .actions = "0F0 0B0\n1F0 1B0\n",

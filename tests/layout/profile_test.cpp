@@ -13,7 +13,7 @@ using testing::IsEmpty;
 using testing::Pair;
 
 constexpr const char* kProfile = R"({
-  "model": "net",
+  "model": "net", "parameters": 20,
   "precision": "bf16-mixed", "first_micro_batch_factor": 1.25,
   "micro_batch": 32,
   "optimizer_factor": 2, "optimizer_bytes_per_second": 5e9, "gather_bytes_per_second": 4e9, "overlap": 0.5,
@@ -66,7 +66,8 @@ std::string error_of(const std::string& text) {
 
 TEST(Profile, ReadsItsText) {
   const auto profile = read(kProfile);
-  EXPECT_EQ(profile.model, "net");
+  EXPECT_EQ(profile.model.name, "net");
+  EXPECT_EQ(profile.model.parameters, 20);
   EXPECT_EQ(profile.micro_batch, 32);
   EXPECT_EQ(profile.optimizer_bytes_per_second, 5e9);
   EXPECT_EQ(profile.gather_bytes_per_second, 4e9);

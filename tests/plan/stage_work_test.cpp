@@ -63,7 +63,7 @@ TEST(StageWork, AddsUpBlocks) {
   EXPECT_EQ(stages[1].activation_bytes, 200);
   EXPECT_EQ(stages[1].workspace_bytes, 15);
   auto plan = plan_on("pipeline=2", "1f1b", 4);
-  plan.cut = "block0|block1,block2,block3";
+  plan.stages.cut = "block0|block1,block2,block3";
   EXPECT_EQ(stage_work(four_blocks(), plan)[1].passes.forward, 3);
 }
 
@@ -91,7 +91,7 @@ TEST(StageWork, CountsAllThatCrossesACut) {
   // Block 0 is read by block 3, too; the blocks are listed in another order.
   profile.edges = {{3, 2}, {2, 1}, {1, 0}, {3, 0}};
   auto plan = plan_on("pipeline=4", "1f1b", 4);
-  plan.cut = "block3|block2|block1|block0";
+  plan.stages.cut = "block3|block2|block1|block0";
   const auto stages = stage_work(profile, plan);
   EXPECT_EQ(stages[0].output_bytes, 40);
   EXPECT_EQ(stages[1].output_bytes, 40 + 30);
@@ -199,12 +199,19 @@ TEST(StageWork, RefusesWhatTheProfileDoesNotTell) {
                "[plan] recompute of a simulation; got selective, expected none, full, sqrt or "
                "every_K");
   plan.recompute = "none";
-  plan.cut = "block0|block1|block2,block3";
+  plan.stages.parameters = 5;
+  EXPECT_NO_THROW(stage_work(four_blocks(), plan));
+  auto counted = four_blocks();
+  counted.model.parameters = 6;
+  EXPECT_ERROR(stage_work(counted, plan), ErrorKind::usage,
+               "[plan] a plan for another model: stages.parameters of the plan; got 5, expected 6, "
+               "the number in the profile");
+  plan.stages.cut = "block0|block1|block2,block3";
   EXPECT_ERROR(stage_work(four_blocks(), plan), ErrorKind::usage,
                "[plan] stages.cut of the plan; got 3 stages, expected 2, as its schedule has");
-  plan.cut = "stem|block1";
+  plan.stages.cut = "stem|block1";
   EXPECT_THROW(stage_work(four_blocks(), plan), Error);
-  plan.cut = "";
+  plan.stages.cut = "";
   EXPECT_ERROR(stage_work(four_blocks(), plan, {.samples = -1}), ErrorKind::usage,
                "[plan] samples of a micro-batch; got -1, expected a number from 0 on");
 }

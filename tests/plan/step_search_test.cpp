@@ -216,7 +216,7 @@ TEST(StepLayout, MakesPlansThatAreValid) {
       model, model.price({.family = StepFamily::pipeline, .devices = 4}, {{3, 3}, {4, 1}}));
   uneven.verify();
   EXPECT_EQ(uneven.mesh.text(), "pipeline=2 data=3-1");
-  EXPECT_EQ(uneven.cut, "0,1,2|3");
+  EXPECT_EQ(uneven.stages.cut, "0,1,2|3");
   // Four micro-batches are in flight before the first one comes back.
   EXPECT_THAT(uneven.actions, testing::StartsWith("0F0 0F1 0F2 0F3 0B0 0F4 0B1"));
   const auto rows = layout_of(
@@ -230,7 +230,7 @@ TEST(StepLayout, MakesPlansThatAreValid) {
   sharded.verify();
   EXPECT_EQ(sharded.exchange.zero_stage, 2);
   EXPECT_EQ(sharded.recompute, "full");
-  EXPECT_EQ(sharded.cut, "0,1,2,3") << "the blocks of the plan's model";
+  EXPECT_EQ(sharded.stages.cut, "0,1,2,3") << "the blocks of the plan's model";
 }
 
 // Also if the number of devices does not divide the number of micro-batches.

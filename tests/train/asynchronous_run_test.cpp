@@ -112,7 +112,7 @@ class AsynchronousRun : public PipelinedRuns {
     const parallel::PipelineOptions options{.micro_batches = static_cast<int>(plan.micro_batches),
                                             .weights = plan.weights()};
     const auto ends = parallel::ends_for(
-        model, plan.cut, parallel::passes_for(options, plan.mesh, model.blocks().size()));
+        model, plan.stages.cut, parallel::passes_for(options, plan.mesh, model.blocks().size()));
     std::map<std::string, int> result;
     size_t begin = 0;
     for (size_t s = 0; s < ends.size(); ++s) {

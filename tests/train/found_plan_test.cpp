@@ -93,6 +93,7 @@ TEST_F(FoundPlanRun, OffloadsOnlyIfTheModelDoesNotFit) {
 
     const auto planned = with_found_plan(options_, tight, group);
     const auto plan = layout::Plan::parse(planned.trainer.plan, "plan");
+    EXPECT_EQ(plan.stages.parameters, nn::parameter_count(*nn::make_model(options_.model)));
     EXPECT_EQ(!plan.offload.optimizer.empty(), settings.offloads_optimizer);
     EXPECT_EQ(planned.optimizer.offload, plan.offload.optimizer);
     EXPECT_EQ(planned.offload.activations, plan.offload.activations);

@@ -331,7 +331,7 @@ TEST(PipelinePlan, FollowsTheOptions) {
   EXPECT_EQ(plan(4).mesh.text(), "pipeline=2 data=2");
   EXPECT_EQ(plan(4).schedule, "zb-v");
   EXPECT_EQ(plan(4).micro_batches, 4);
-  EXPECT_EQ(plan(4).cut, "a|b");
+  EXPECT_EQ(plan(4).stages.cut, "a|b");
   options.trainer.accumulate_grad_batches = 6;
   EXPECT_EQ(plan(4).micro_batches, 6);
   options.trainer.strategy = "gpipe";

@@ -232,7 +232,7 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
   dual.micro_batches = 3;
   EXPECT_THAT(refused(dual, 4), HasSubstr("dualpipe-v"));
   EXPECT_THAT(refused(on("context=2"), 2), HasSubstr("the context axis of a plan"));
-  EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .cut = "stem|head"}, 2),
+  EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .stages = {.cut = "stem|head"}}, 2),
             "[train] stages without a schedule of stages; got stages.cut stem|head and "
             "schedule.name one_stage, expected a schedule by name, or no cut");
   Plan torn = on("data=4");

@@ -127,7 +127,7 @@ TEST_F(Profiling, MeasuresEveryBlock) {
   for (const std::string model : {"mlp", "resnet20"}) {
     options_.model = sizes_of(model);
     const auto profile = measure(2, {.seconds = 0});
-    EXPECT_EQ(profile.model, model);
+    EXPECT_EQ(profile.model.name, model);
     EXPECT_EQ(profile.micro_batch, 4);
     EXPECT_NEAR(profile.optimizer_factor, 2, 0.2) << "two moments, and counts of steps";
     EXPECT_GT(profile.optimizer_bytes_per_second, 0);

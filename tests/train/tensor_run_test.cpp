@@ -56,6 +56,16 @@ TEST_F(TensorRun, EqualsOneProcessInOtherMeshes) {
   }
 }
 
+TEST_F(TensorRun, EqualsOneProcessWithZero) {
+  const auto alone = fit(accumulating(2), 1, "llama");
+  for (const int stage : {1, 3}) {
+    auto options = cut(2);
+    options.trainer.accumulate_grad_batches = 2;
+    options.zero.stage = stage;
+    expect_same_course(fit(options, 4, "llama"), alone, "zero" + std::to_string(stage));
+  }
+}
+
 // A pass that is made again exchanges again, and draws the same masks.
 TEST_F(TensorRun, RecomputesLikeOneProcess) {
   options_.trainer.recompute = "full";
@@ -200,7 +210,14 @@ TEST_F(TensorRun, RefusesWhatDoesNotCombine) {
   const auto combine = [](const std::string& with) {
     return "a tensor axis does not combine with " + with + " yet";
   };
-  refused([](auto& of) { of.zero.stage = 1; }, "strategy tp does not take zero.stage; got 1");
+  refused([](auto& of) { of.zero.group_size = 2; },
+          "strategy tp shards nothing, so it takes no zero.group_size; got 2");
+  refused(
+      [](auto& of) {
+        of.zero.stage = 1;
+        of.mesh.pipeline = 2;
+      },
+      "strategy tp does not cut the model into stages; got mesh.pipeline = 2");
   refused([](auto& of) { of.ddp.codec.name = "int8"; }, combine("compressed gradients"));
   refused([](auto& of) { of.ema.enabled = true; }, combine("averages of weights"));
   refused(

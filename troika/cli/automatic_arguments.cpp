@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kSeconds = "--profile-seconds";
 constexpr const char* kPrecisions = "--precisions";
 constexpr const char* kMemoryBytes = "--memory-bytes";
+constexpr const char* kBlockByBlock = "--block-by-block";
 
 }  // namespace
 
@@ -31,11 +32,16 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
       ->allow_extra_args(false);  // so that the next word may be CONFIG
   command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)
       ->check(CLI::NonNegativeNumber);
+  command.add_flag(
+      kBlockByBlock, arguments.block_by_block,
+      "with --plan auto: measure the blocks of the model one by one, also where a step "
+      "of the whole model fits");
 }
 
 train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments) {
   train::AutomaticPlanOptions options{.seconds = arguments.seconds,
-                                      .precisions = arguments.precisions};
+                                      .precisions = arguments.precisions,
+                                      .block_by_block = arguments.block_by_block};
   if (arguments.memory_bytes >= 0) options.memory_bytes = arguments.memory_bytes;
   return options;
 }
@@ -50,11 +56,12 @@ std::vector<std::string> words_of(const AutomaticArguments& arguments) {
   if (arguments.memory_bytes >= 0) {
     words.insert(words.end(), {kMemoryBytes, fmt::format("{}", arguments.memory_bytes)});
   }
+  if (arguments.block_by_block) words.emplace_back(kBlockByBlock);
   return words;
 }
 
 void require_no_automatic_options(const CLI::App& command, bool allows_memory) {
-  for (const char* option : {kSeconds, kPrecisions, kMemoryBytes}) {
+  for (const char* option : {kSeconds, kPrecisions, kMemoryBytes, kBlockByBlock}) {
     if (command.count(option) == 0 || (allows_memory && option == kMemoryBytes)) continue;
     refuse_argument("plan", fmt::format("{} without --plan auto", option),
                     command.get_option(option)->results().front(), "both, or neither");

@@ -16,9 +16,12 @@ struct AutomaticArguments {
   double seconds = 2;                   // for the passes of each profile
   std::vector<std::string> precisions;  // empty: not given
   double memory_bytes = -1;             // -1: not given
+  bool block_by_block = false;
 };
 
-// Adds --profile-seconds, --precisions and --memory-bytes. `memory_help` describes the last one.
+// Adds --profile-seconds, --precisions, --memory-bytes and --block-by-block. `memory_help`
+// describes
+// --memory-bytes.
 void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
                            const std::string& memory_help);
 

@@ -32,7 +32,7 @@ void print_link(const char* name, const layout::MeasuredLink& link) {
 }
 
 void print_profile(const layout::Profile& profile) {
-  fmt::print("model       {}, precision {}, micro-batches of {:g}\n", profile.model,
+  fmt::print("model       {}, precision {}, micro-batches of {:g}\n", profile.model.name,
              profile.precision, profile.micro_batch);
   fmt::print("device      {}, {:.4g} FLOPs a second\n", profile.device, profile.device_flops);
   print_link("in a node", profile.group);

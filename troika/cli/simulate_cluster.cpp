@@ -80,7 +80,7 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
                     "docs/plan.md#cluster");
   }
   const auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
-  run.plan = plan_asked(arguments, cluster, asked.profile.model, overrides);
+  run.plan = plan_asked(arguments, cluster, asked.profile.model.name, overrides);
   run.cluster = plan::with_measured_links(cluster, asked.profile);
   run.reference_flops = asked.profile.device_flops;
   run.overlap = asked.profile.in_step.overlap;

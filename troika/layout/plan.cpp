@@ -164,9 +164,13 @@ config::Table make_table(Written& written) {
       "mesh.threads", &plan.threads,
       "threads of each process, each of which trains a replica; 0: the process itself trains one",
       config::count_from(0));
-  table.add("stages.cut", &plan.cut,
+  table.add("stages.cut", &plan.stages.cut,
             "the blocks of each stage, by which a plan for another model is refused; empty: one "
             "stage, or stages of about equal size");
+  table.add("stages.parameters", &plan.stages.parameters,
+            "number of parameters of the model for which the plan was searched; a model with "
+            "another number is refused; 0: any model",
+            config::count_from(0));
   table.add("schedule.name", &plan.schedule, "order of forward and backward passes",
             config::one_of(plan_schedule_names()));
   table.add("schedule.chunks", &plan.chunks,

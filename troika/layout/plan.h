@@ -121,6 +121,18 @@ inline constexpr const char* kCustomSchedule = "custom";
 // Stands for a custom schedule that is made from measured times when a run starts.
 inline constexpr const char* kAutomaticSchedule = "auto";
 
+struct ModelStages {
+  // The blocks of each stage by name (layout::parse_cut()), also of a single one; a run with a
+  // model of other blocks is refused. Empty: one stage, or stages of about equal size, of any
+  // model.
+  std::string cut = {};
+  // The number of parameters of the model that the plan was searched for; a run with a model of
+  // another number is refused. 0: any model.
+  int64_t parameters = 0;
+
+  bool operator==(const ModelStages&) const = default;
+};
+
 struct Plan {
   // The strategy that the plan was made from, for messages.
   std::string strategy = "plan";
@@ -128,10 +140,7 @@ struct Plan {
   Mesh mesh = {};
   // Threads of each process that each train a replica; 0: the process trains one replica itself.
   int64_t threads = 0;
-  // The blocks of each stage by name (layout::parse_cut()), also of a single one; a run with a
-  // model of other blocks is refused. Empty: one stage, or stages of about equal size, of any
-  // model.
-  std::string cut = {};
+  ModelStages stages = {};
   // The schedule of forward and backward passes: one of schedule_table() or of
   // asynchronous_schedule_names(), kOneStageSchedule or kCustomSchedule; see schedule_of().
   std::string schedule = kOneStageSchedule;

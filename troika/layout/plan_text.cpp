@@ -116,10 +116,10 @@ std::string explain(const Plan& plan) {
   lines.push_back(
       fmt::format("stages     {}{}",
                   is_whole ? "one: each replica runs the whole model"
-                  : plan.cut.empty()
+                  : plan.stages.cut.empty()
                       ? "the model's blocks, cut into stages of about equal numbers of parameters"
                       : "",
-                  is_whole && !plan.cut.empty() ? ", " + plan.cut : plan.cut));
+                  is_whole && !plan.stages.cut.empty() ? ", " + plan.stages.cut : plan.stages.cut));
   if (const auto tensor = plan.mesh.size(Axis::tensor); tensor > 1) {
     lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis", tensor));
   }

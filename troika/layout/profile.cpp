@@ -99,12 +99,13 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   if (first.front() != '{') return parse_pipedream_graph(text, name);
   const auto json = parse_located_json(text, name);
   const JsonField file(json, name);
-  file.require_keys({"model", "device", "device_flops", "precision", "micro_batch",
+  file.require_keys({"model", "parameters", "device", "device_flops", "precision", "micro_batch",
                      "splits_backward", "optimizer_factor", "optimizer_bytes_per_second",
                      "gather_bytes_per_second", "overlap", "first_micro_batch_factor", "links",
                      "blocks", "edges"});
   Profile profile;
-  if (file.has("model")) profile.model = file.text("model");
+  if (file.has("model")) profile.model.name = file.text("model");
+  profile.model.parameters = static_cast<int64_t>(file.number_or("parameters", 0));
   if (file.has("device")) profile.device = file.text("device");
   if (file.has("precision")) profile.precision = file.text("precision");
   profile.device_flops = file.number_or("device_flops", 0);
@@ -138,7 +139,8 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
 
 std::string Profile::text() const {
   nlohmann::ordered_json json;
-  if (!model.empty()) json["model"] = model;
+  if (!model.name.empty()) json["model"] = model.name;
+  if (model.parameters > 0) json["parameters"] = model.parameters;
   if (!device.empty()) json["device"] = device;
   json["device_flops"] = device_flops;
   json["precision"] = precision;

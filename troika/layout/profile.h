@@ -33,6 +33,13 @@ struct ProfiledBlock {
   bool operator==(const ProfiledBlock&) const = default;
 };
 
+struct ProfiledModel {
+  std::string name = {};
+  int64_t parameters = 0;  // their number; 0: unknown
+
+  bool operator==(const ProfiledModel&) const = default;
+};
+
 struct MeasuredLink {
   Link link = {};     // unknown if its bandwidth is 0
   double spread = 0;  // standard deviation of the bandwidth, divided by the bandwidth
@@ -56,8 +63,8 @@ struct PassesInStep {
 // Text form: JSON.
 //
 //   {
-//     "model": "mlp", "device": "Xeon", "device_flops": 1e11, "precision": "32",
-//     "micro_batch": 32, "splits_backward": true, "optimizer_factor": 2,
+//     "model": "mlp", "parameters": 100, "device": "Xeon", "device_flops": 1e11,
+//     "precision": "32", "micro_batch": 32, "splits_backward": true, "optimizer_factor": 2,
 //     "optimizer_bytes_per_second": 2e9, "gather_bytes_per_second": 5e9, "overlap": 1,
 //     "first_micro_batch_factor": 1.1,
 //     "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
@@ -71,7 +78,7 @@ struct PassesInStep {
 // `blocks`, and the name, the times and the bytes of each block except for workspace_bytes are
 // required. Without `edges`, each block reads the output of the one before it.
 struct Profile {
-  std::string model = {};
+  ProfiledModel model = {};
   std::string device = {};       // on which the times were measured
   double device_flops = 0;       // its floating-point operations per second; 0: unknown
   std::string precision = "32";  // as trainer.precision

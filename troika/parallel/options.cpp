@@ -62,7 +62,8 @@ void add_options(config::Table& table, HorovodOptions& options) {
 
 void add_options(config::Table& table, ZeroOptions& options) {
   table.add("zero.stage", &options.stage,
-            "pipelines: what is sharded over the replicas of a stage; 1: optimizer states; 2: also "
+            "pipelines, tp and 3d: what is sharded over the replicas of a stage; 1: optimizer "
+            "states; 2: also "
             "gradients; 3: also parameters; 0: nothing",
             config::between(int64_t{0}, int64_t{3}));
   table.add(

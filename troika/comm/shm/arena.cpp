@@ -19,6 +19,9 @@ namespace {
 // only where they are written to.
 constexpr size_t kSmallestSegment = size_t{1} << 20;
 constexpr size_t kGrownSegment = size_t{256} << 20;
+// Evicted memory that is taken again within so many calls of take() was evicted too soon: a
+// training step takes less often.
+constexpr int kSoon = 4096;
 // The smallest block whose pages are returned to the system; smaller ones do not pay for the system
 // call.
 constexpr size_t kSmallestEvicted = size_t{64} << 10;
@@ -83,8 +86,11 @@ Arena::Piece Arena::take(size_t bytes) {
                  .expected = fmt::format("at most {}", BuddyAllocator::kLargestBlock)});
   }
   const std::lock_guard lock(mutex_);
+  const size_t resident = free_.resident_free();
   auto ref = free_.take(bytes);
-  if (!ref) {
+  if (ref) {
+    note_taken(bytes, resident - free_.resident_free());
+  } else {
     const size_t grown = std::clamp(std::bit_floor(free_.taken()), kSmallestSegment, kGrownSegment);
     add_segment(std::max(grown, BuddyAllocator::block_size(bytes)));
     ref = free_.take(bytes);
@@ -92,15 +98,29 @@ Arena::Piece Arena::take(size_t bytes) {
   return {own(*ref), *ref, bytes};
 }
 
+void Arena::note_taken(size_t bytes, size_t resident) {
+  if (evicted_ == 0) return;
+  if (++takes_ > kSoon) {
+    evicted_ = 0;
+    return;
+  }
+  const size_t again = std::min(evicted_, bytes - std::min(bytes, resident));
+  evicted_ -= again;
+  kept_ += again;
+}
+
 void Arena::give_back(const Piece& piece) {
   const auto lifeline = lifeline_.lock();
   if (!lifeline || lifeline->is_cut()) return;
   const std::lock_guard lock(mutex_);
   free_.give_back(piece.ref, piece.bytes);
-  const size_t kept = std::max(kKeptBytes, free_.taken());
+  const size_t kept = std::max(kept_, free_.taken());
   while (free_.resident_free() > kept) {
+    const size_t before = free_.resident_free();
     const auto block = free_.evict(kSmallestEvicted);
     if (!block) return;
+    evicted_ += before - free_.resident_free();
+    takes_ = 0;
     ::madvise(own(block->ref), block->bytes, MADV_REMOVE);
   }
 }

@@ -39,8 +39,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
   Piece take(size_t bytes);
   // Frees memory for reuse. Its pages are returned to the system while the free bytes exceed both
-  // kKeptBytes and the allocated bytes. After the world is lost nothing is reused, because a rank
-  // that was stopped may still write to it.
+  // the kept and the allocated bytes. kKeptBytes are kept, and as many more as were returned and
+  // soon taken again, since the system must clear each page that it gives out. After the world is
+  // lost nothing is reused, because a rank that was stopped may still write to it.
   void give_back(const Piece& piece);
   // Returns a tensor that owns its piece and keeps the arena alive.
   at::Tensor tensor(int64_t count, c10::ScalarType type);
@@ -57,6 +58,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   struct Entry;  // of the directory
   Entry& entry(int rank, size_t segment) const;
   void add_segment(size_t bytes);
+  // Of the `bytes` that are taken, `resident` still use physical memory.
+  void note_taken(size_t bytes, size_t resident);
   char* own(Ref ref) const;
   const Segment& segment_at(int rank, Ref ref, std::unique_lock<std::mutex>& lock);
 
@@ -66,6 +69,9 @@ class Arena : public std::enable_shared_from_this<Arena> {
   mutable std::mutex mutex_;
   std::vector<Segment> own_;
   BuddyAllocator free_;
+  size_t kept_ = kKeptBytes;
+  size_t evicted_ = 0;  // bytes since the last time that none of them was soon taken again
+  int takes_ = 0;       // since the last eviction
   std::vector<std::vector<std::unique_ptr<Segment>>> others_;  // by rank and segment number
 };
 

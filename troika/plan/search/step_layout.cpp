@@ -47,6 +47,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   const int replicas = plan.stages.front().replicas;
   const size_t stages = plan.stages.size();
   layout::Plan result{.strategy = "auto",
+                      .stages = {.parameters = profile.model.parameters},
                       .micro_batches = micro_batches / replicas,
                       .precision = profile.precision,
                       .recompute = settings.recompute ? "full" : "none"};
@@ -62,7 +63,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   }
   std::vector<std::string> names;
   for (const size_t block : model.order()) names.push_back(profile.blocks[block].name);
-  result.cut = layout::cut_text(ends, names);
+  result.stages.cut = layout::cut_text(ends, names);
   if (stages == 1) {
     result.mesh = layout::Mesh(layout::Axis::data, replicas);
     return result;

@@ -40,6 +40,12 @@ void require_told(const Profile& profile, const layout::Plan& plan) {
   if (plan.precision != profile.precision) {
     refuse("precision of the plan", plan.precision, profile.precision + ", as the profile has");
   }
+  if (plan.stages.parameters > 0 && profile.model.parameters > 0 &&
+      plan.stages.parameters != profile.model.parameters) {
+    refuse("a plan for another model: stages.parameters of the plan",
+           std::to_string(plan.stages.parameters),
+           fmt::format("{}, the number in the profile", profile.model.parameters));
+  }
   if (plan.compression.codec != "none") {
     refuse("compression.codec of a simulation", plan.compression.codec, "none");
   }
@@ -269,7 +275,7 @@ std::vector<StageWork> stage_work(const Profile& profile, const layout::Plan& pl
   const StageMaker maker(plan, told);
   std::vector<StageWork> all;
   size_t begin = 0;
-  for (const size_t end : blocks.cut(plan.cut, stages)) {
+  for (const size_t end : blocks.cut(plan.stages.cut, stages)) {
     const int replicas = plan.mesh.replicas(inventory.rank(static_cast<int>(all.size())));
     all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
                              replicas, profile));

@@ -21,7 +21,7 @@ struct StageWorkOptions {
 };
 
 // Returns the work of each stage of the plan's schedule.
-// - The stages are those of plan.cut; without a cut, those of layout::balanced_cut().
+// - The stages are those of plan.stages.cut; without a cut, those of layout::balanced_cut().
 // - Passes of a stage with replicas are longer than measured, because the replicas wait for the
 //   latest one: by the expected maximum of normal numbers with the blocks' spreads, with ZeRO stage
 //   3 in each block, which gathers its parameters, otherwise over the whole stage.

@@ -95,7 +95,7 @@ Plan on_devices(const Plan& plan, int devices) {
              fmt::format("at least {}, for which schedule.actions is made",
                          plan.mesh.size(Axis::pipeline)));
     }
-    scaled.cut.clear();  // made for more stages
+    scaled.stages.cut.clear();  // made for more stages
   }
   const bool data_is_outer = !plan.mesh.axes().empty() && plan.mesh.axes().front() == Axis::data;
   scaled.mesh = layout::Mesh::parse(

@@ -96,7 +96,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   const auto& blocks = task.blocks();
   task.recompute(layout::recompute_plan(
       plan.recompute,
-      parallel::ends_for(blocks, plan.cut,
+      parallel::ends_for(blocks, plan.stages.cut,
                          parallel::passes_for(options, plan.mesh, blocks.blocks().size()))));
   options.memory_format = placement_.memory_format;
   options.precision = placement_.precision;

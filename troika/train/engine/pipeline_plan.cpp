@@ -10,6 +10,7 @@
 #include "troika/compat/torch.h"
 #include "troika/layout/recompute.h"
 #include "troika/layout/stage_cut.h"
+#include "troika/nn/state.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
@@ -30,7 +31,7 @@ parallel::PipelineOptions pipeline_options(const layout::Plan& plan) {
           .steps_by_replicas = plan.without_flushes.steps_by_replicas,
           .chunks = static_cast<int>(plan.chunks),
           .actions = plan.actions,
-          .cut = plan.cut};
+          .cut = plan.stages.cut};
 }
 
 bool computes_outputs(const layout::Plan& plan, int rank) {
@@ -60,18 +61,30 @@ comm::Group samples_group(const comm::MeshGroups& groups) {
 
 namespace {
 
+void require_same_size(const layout::Plan& plan, const Task& task) {
+  if (plan.stages.parameters == 0 || !task.has_blocks()) return;
+  const int64_t parameters = nn::parameter_count(task.blocks());
+  if (plan.stages.parameters == parameters) return;
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "a plan for another model",
+       .got = fmt::format("a model of {} parameters", parameters),
+       .expected = fmt::format("{}, as stages.parameters of the plan", plan.stages.parameters),
+       .hint = "search a plan for this model, or set stages.parameters to 0"});
+}
+
 // A plan of one stage may name the blocks of its model.
 void require_same_blocks(const layout::Plan& plan, const Task& task) {
-  if (plan.cut.empty()) return;
+  if (plan.stages.cut.empty()) return;
   if (!task.has_blocks()) {
     throw Error("train", ErrorKind::usage,
                 {.what = "a plan for a model of blocks",
-                 .got = "stages.cut " + plan.cut + " for a module without blocks",
+                 .got = "stages.cut " + plan.stages.cut + " for a module without blocks",
                  .expected = "a plan without stages.cut"});
   }
   std::vector<std::string> names;
   for (const auto& block : task.blocks().blocks()) names.push_back(block.name);
-  layout::parse_cut(plan.cut, names);
+  layout::parse_cut(plan.stages.cut, names);
 }
 
 // All ranks throw the same error, before any communication.
@@ -100,7 +113,7 @@ void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& p
            options.ema.enabled ? "ema.enabled true" : "swa.swa_lrs above 0", "neither ema nor swa");
   }
   // The times would be those of whole layers.
-  const bool is_cut_by_time = is_pipeline(plan) && plan.cut.empty() &&
+  const bool is_cut_by_time = is_pipeline(plan) && plan.stages.cut.empty() &&
                               options.trainer.plan.empty() && options.pipeline.cut_by == "time";
   if (is_cut_by_time || plan.schedule == layout::kAutomaticSchedule) {
     refuse("a tensor axis does not combine with measured times of blocks yet",
@@ -133,6 +146,7 @@ void require_asynchronous(const TrainOptions& options, const layout::Plan& plan)
 }  // namespace
 
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
+  require_same_size(plan, task);
   if (!is_pipeline(plan)) {
     require_same_blocks(plan, task);
     require_tensor_axis_fits(options, plan, task);
@@ -157,7 +171,7 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
   const auto& model = task.blocks();
   const auto pipeline = pipeline_options(plan);
   const auto ends = parallel::ends_for(
-      model, plan.cut, parallel::passes_for(pipeline, plan.mesh, model.blocks().size()));
+      model, plan.stages.cut, parallel::passes_for(pipeline, plan.mesh, model.blocks().size()));
   if (!layout::recompute_budget(plan.recompute)) layout::recompute_plan(plan.recompute, ends);
 }
 

@@ -31,7 +31,7 @@ layout::Schedule passes_of(const nn::Model& model, const layout::Plan& plan) {
 PipelineShapes::PipelineShapes(const nn::Model& model, const layout::Plan& plan)
     : model_(model),
       schedule_(passes_of(model, plan)),
-      stages_(model, parallel::ends_for(model, plan.cut, schedule_)),
+      stages_(model, parallel::ends_for(model, plan.stages.cut, schedule_)),
       place_(plan.mesh, 0, schedule_),
       in_step_(plan.is_asynchronous() ? plan.micro_batches : 0) {
   schedule_ = layout::complete(schedule_, stages_.skips(), plan.exchange.zero_stage == 3);

@@ -70,7 +70,7 @@ double optimizer_bytes_each(const optim::OptimizerOptions& options,
 std::string predicted_cut(const TrainOptions& options, const layout::Plan& plan, const Task& task,
                           const data::Dataset& dataset, int64_t batch) {
   const auto& by = options.pipeline.cut_by;
-  if (!is_pipeline(plan) || !plan.cut.empty() || !task.has_blocks()) return {};
+  if (!is_pipeline(plan) || !plan.stages.cut.empty() || !task.has_blocks()) return {};
   if (by != "flops" && by != "bytes") return {};
   const auto& model = task.blocks();
   const auto passes =

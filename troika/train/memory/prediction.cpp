@@ -163,13 +163,13 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
     return fmt::format("mesh {} on {} ranks", mesh.text(), choice.ranks);
   }
   if (is_pipeline(plan)) {
-    const bool is_timed =
-        plan.cut.empty() && options_.trainer.plan.empty() && options_.pipeline.cut_by == "time";
+    const bool is_timed = plan.stages.cut.empty() && options_.trainer.plan.empty() &&
+                          options_.pipeline.cut_by == "time";
     if (plan.schedule == layout::kAutomaticSchedule || is_timed) {
       return "stages or a schedule that follow from times";
     }
     if (!model_) return "stages of a module without blocks";
-  } else if (plan.cut.find('|') != std::string::npos || mesh.replicas(0) != choice.ranks) {
+  } else if (plan.stages.cut.find('|') != std::string::npos || mesh.replicas(0) != choice.ranks) {
     return "stages without a schedule";
   }
   if (mesh.replicas(0) % plan.sharing_ranks() != 0) {
@@ -199,7 +199,7 @@ layout::Plan MemoryPredictor::plan(const MemoryChoice& choice) const {
   if (found == cuts_.end()) {
     found = cuts_.emplace(key, predicted_cut(options_, plan, *task_, dataset_, batch)).first;
   }
-  if (plan.cut.empty()) plan.cut = found->second;
+  if (plan.stages.cut.empty()) plan.stages.cut = found->second;
   return plan;
 }
 

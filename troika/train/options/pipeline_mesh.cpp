@@ -154,19 +154,25 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
          .got = "true",
          .expected = "false, or the strategy pipedream"});
   }
-  if (plan.schedule != layout::kOneStageSchedule) return;
+  if (options.zero.group_size > 0 && plan.exchange.zero_stage == 0) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} shards nothing, so it takes no zero.group_size",
+                                     strategy),
+                 .got = std::to_string(options.zero.group_size),
+                 .expected = "0, or zero.stage or a strategy of ZeRO"});
+  }
   const auto& mesh = options.mesh;
-  if (mesh.pipeline > 1) {
+  if (mesh.pipeline > 1 && plan.mesh.size(Axis::pipeline) == 1) {
     refuse("cut the model into stages", fmt::format("mesh.pipeline = {}", mesh.pipeline),
            "-1 or 1");
   }
+  if (plan.schedule != layout::kOneStageSchedule) return;
   if (!mesh.axes.empty() && !has_tensor_axis) {
     refuse("cut the model into stages", "mesh.axes = " + mesh.axes, "none");
   }
   if (options.zero.stage != 0 && options.zero.stage != plan.exchange.zero_stage) {
     refuse("take zero.stage", std::to_string(options.zero.stage),
-           has_tensor_axis ? "0, or the strategy 3d with mesh.pipeline = 1"
-                           : fmt::format("0, or the strategy zero{}", options.zero.stage));
+           fmt::format("0, or the strategy zero{}", options.zero.stage));
   }
 }
 

@@ -27,9 +27,9 @@ void require_runnable(const Plan& plan, int world) {
            "a schedule by name, as gpipe, or pipeline=1");
   }
   // A cut into one stage only names the blocks of the plan's model.
-  if (!is_cut && plan.cut.find('|') != std::string::npos) {
+  if (!is_cut && plan.stages.cut.find('|') != std::string::npos) {
     refuse("stages without a schedule of stages",
-           fmt::format("stages.cut {} and schedule.name {}", plan.cut, plan.schedule),
+           fmt::format("stages.cut {} and schedule.name {}", plan.stages.cut, plan.schedule),
            "a schedule by name, or no cut");
   }
   if (is_cut) require_runnable_pipeline(plan);

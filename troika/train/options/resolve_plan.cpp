@@ -52,11 +52,15 @@ void horovod(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.sums_micro_batches = !options.horovod.average_aggregated_gradients;
 }
 
+void shard(Plan& plan, const TrainOptions& options, int64_t zero_stage) {
+  plan.exchange.method = ExchangeMethod::zero;
+  plan.exchange.zero_stage = zero_stage;
+  plan.exchange.zero_group = options.zero.group_size;
+}
+
 template <int stage>
 void zero(Plan& plan, const TrainOptions& options, const Cluster&) {
-  plan.exchange.method = ExchangeMethod::zero;
-  plan.exchange.zero_stage = stage;
-  plan.exchange.zero_group = options.zero.group_size;
+  shard(plan, options, stage);
 }
 
 // Returns the number of ranks of each host. Each host's ranks must be consecutive, and all hosts
@@ -172,12 +176,8 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
 void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
   plan.chunks = options.pipeline.chunks;
-  plan.cut = options.pipeline.cut;
-  if (options.zero.stage > 0) {
-    plan.exchange.method = ExchangeMethod::zero;
-    plan.exchange.zero_stage = options.zero.stage;
-    plan.exchange.zero_group = options.zero.group_size;
-  }
+  plan.stages.cut = options.pipeline.cut;
+  if (options.zero.stage > 0) shard(plan, options, options.zero.stage);
   const int64_t micro_batches = options.pipeline.micro_batches;
   if (micro_batches > 0 && plan.micro_batches > 1) {
     throw Error("train", ErrorKind::usage,
@@ -221,6 +221,10 @@ void cut_model_and_layers(Plan& plan, const TrainOptions& options, const Cluster
 
 void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   plan.mesh = tensor_mesh(options, cluster.ranks());
+  if (options.zero.stage == 0) return;
+  shard(plan, options, options.zero.stage);
+  // ZeRO beside a tensor axis is that of a pipeline, here of a single stage.
+  plan.schedule = "1f1b";
 }
 
 struct Strategy {
@@ -320,6 +324,7 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
   const auto& codec = options.ddp.codec;
   Plan plan{.strategy = strategy.ours,
             .mesh = layout::Mesh(Axis::data, std::max(1, cluster.ranks())),
+            .stages = layout::ModelStages(),
             .micro_batches = options.trainer.accumulate_grad_batches,
             .exchange = {.bucket_bytes = mebibytes(options.comm.bucket_megabytes),
                          .first_bucket_bytes = mebibytes(options.comm.first_bucket_megabytes),

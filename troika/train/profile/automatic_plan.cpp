@@ -326,7 +326,7 @@ AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& datase
       finder.measure_offload_of_all();
       more.emplace_back("offload");
     }
-    result = finder.search();
+    if (!result || !more.empty()) result = finder.search();
     result->forced = std::move(more);
   }
   finder.choose(*result);

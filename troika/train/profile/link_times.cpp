@@ -43,19 +43,12 @@ Times time_all_reduces(const comm::Group& group, at::Device device, int64_t larg
     if (!device.is_cpu()) tensor[0].item<float>();
     return watch.seconds();
   };
-  const auto go_on = at::zeros({1}, at::kLong);
   std::vector<double> of_small, of_large;
-  constexpr size_t kLeastRounds = 5, kMostRounds = 200;
-  const Stopwatch all;
   time(small), time(large);
-  do {
+  repeat(group, seconds, [&] {
     of_small.push_back(time(small));
     of_large.push_back(time(large));
-    const bool is_done = of_small.size() >= kMostRounds ||
-                         (of_small.size() >= kLeastRounds && all.seconds() > seconds);
-    go_on.fill_(is_done ? 0 : 1);
-    group.broadcast(go_on, 0, {.label = "measurement of links"}).wait();
-  } while (go_on.item<int64_t>() != 0);
+  });
   return {robust_spread(of_small), robust_spread(of_large)};
 }
 
@@ -156,9 +149,8 @@ double measure_gathers(const comm::Group& group, at::Device device, int64_t grad
 }
 
 double measure_overlap(const comm::Group& group, at::Device device, int64_t gradients,
-                       const std::function<void()>& compute) {
+                       double seconds, const std::function<void()>& compute) {
   if (group.size() == 1) return 1;
-  constexpr size_t kRounds = 9;
   constexpr int64_t kBucket = int64_t{1} << 20;  // floats
   std::vector<at::Tensor> buckets;
   for (int64_t left = timed_count(gradients); left > 0; left -= kBucket) {
@@ -182,22 +174,23 @@ double measure_overlap(const comm::Group& group, at::Device device, int64_t grad
     work();
     return watch.seconds();
   };
-  const auto mean = [&](const std::vector<double>& seconds) {
-    return mean_over_ranks(robust_spread(seconds).mean, group);
+  const auto mean = [&](const std::vector<double>& numbers) {
+    return mean_over_ranks(robust_spread(numbers).mean, group);
   };
   const double once = mean({time(compute)});
   const double each =
       mean({time([&] { start(buckets.size()), finish(); })}) / static_cast<double>(buckets.size());
   // Less communication would make a difference that is lost in the noise of computing.
   const auto count = static_cast<size_t>(std::clamp(once / 2 / each, 1.0, 100.0));
-  std::vector<double> computing, communicating, both;
-  for (size_t round = 0; round < kRounds; ++round) {
-    computing.push_back(time(compute));
-    communicating.push_back(time([&] { start(count), finish(); }));
-    both.push_back(time([&] { start(count), compute(), finish(); }));
-  }
-  const double alone = mean(computing), reduced = mean(communicating);
-  return std::clamp((alone + reduced - mean(both)) / std::min(alone, reduced), -1.0, 1.0);
+  // The speed of a machine changes over time, so each round has a share of its own.
+  std::vector<double> shares;
+  repeat(group, seconds, [&] {
+    const double alone = time(compute);
+    const double reduced = time([&] { start(count), finish(); });
+    const double both = time([&] { start(count), compute(), finish(); });
+    shares.push_back((alone + reduced - both) / std::min(alone, reduced));
+  });
+  return std::clamp(mean(shares), -1.0, 1.0);
 }
 
 }  // namespace troika::train

@@ -34,8 +34,8 @@ double measure_gathers(const comm::Group& group, at::Device device, int64_t grad
 
 // Runs `compute` alone, all-reduces of gradients alone, and both at the same time, in turns.
 // Returns the share of the shorter one that the longer one hides (layout::PassesInStep::overlap); 1
-// on one rank. The same on all ranks. Collective; blocks.
+// on one rank. The same on all ranks. Collective; blocks for about `seconds`.
 double measure_overlap(const comm::Group& group, at::Device device, int64_t gradients,
-                       const std::function<void()>& compute);
+                       double seconds, const std::function<void()>& compute);
 
 }  // namespace troika::train

@@ -41,26 +41,6 @@ namespace troika::train {
 
 namespace {
 
-constexpr size_t kLeastRounds = 5, kMostRounds = 300;
-
-// The decision of rank 0.
-bool decided(const comm::Group& group, bool own) {
-  const auto flag = at::full({1}, own ? 1 : 0, at::kLong);
-  group.broadcast(flag, 0, {.label = "rounds of a profile"}).wait();
-  return flag.item<int64_t>() != 0;
-}
-
-// Calls `round` several times on all ranks, for about so many seconds.
-void repeat(const comm::Group& group, double seconds, const std::function<void()>& round) {
-  const Stopwatch watch;
-  size_t rounds = 0;
-  do {
-    round();
-    ++rounds;
-  } while (
-      decided(group, rounds < kMostRounds && (rounds < kLeastRounds || watch.seconds() < seconds)));
-}
-
 // Runs rounds with whole and with split backward passes, and after memory that an optimizer could
 // have used, in turn. Returns PassesInStep::first_micro_batch_factor.
 double run_rounds(BlockTimes& times, at::Device device, const comm::Group& group, double seconds) {
@@ -221,7 +201,8 @@ class Measurement {
     return trained;
   }
   double overlap(Task& task, const std::function<void()>& compute) const {
-    return measure_overlap(group_, placement_.device, count_gradients(task), compute);
+    return measure_overlap(group_, placement_.device, count_gradients(task), asked_.seconds,
+                           compute);
   }
   OptimizerTimes optimizer(const state::StateDict& trained) const {
     return measure_optimizer(trained, options_.optimizer, placement_, group_);
@@ -267,7 +248,7 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
   }
   Task& task = *made;
   const auto batch = placement.place(profiled_samples(dataset, samples));
-  layout::Profile profile{.model = options.model.name,
+  layout::Profile profile{.model = {options.model.name, nn::parameter_count(task.module())},
                           .precision = placement.precision.name,
                           .micro_batch = static_cast<double>(samples)};
   const auto gpu = compat::gpu_name(placement.device);

@@ -116,8 +116,9 @@ void tell(const RunStart& run, const std::string& text) {
 
 // Schedule `auto` needs times, so it cuts by them, too.
 bool is_cut_by_time(const TrainOptions& options, const layout::Plan& plan) {
-  return plan.cut.empty() && (plan.schedule == layout::kAutomaticSchedule ||
-                              (options.trainer.plan.empty() && options.pipeline.cut_by == "time"));
+  return plan.stages.cut.empty() &&
+         (plan.schedule == layout::kAutomaticSchedule ||
+          (options.trainer.plan.empty() && options.pipeline.cut_by == "time"));
 }
 
 std::string cut_by_time(const std::vector<StageTimes>& times, const nn::Model& model, int stages) {
@@ -133,7 +134,8 @@ layout::StageEnds ends_of(const layout::Plan& plan, const std::vector<StageTimes
                           const nn::Model& model, int stages) {
   std::vector<std::string> names;
   for (const auto& block : model.blocks()) names.push_back(block.name);
-  return layout::parse_cut(plan.cut.empty() ? cut_by_time(times, model, stages) : plan.cut, names);
+  return layout::parse_cut(
+      plan.stages.cut.empty() ? cut_by_time(times, model, stages) : plan.stages.cut, names);
 }
 
 // Returns the times of each rank's stages for one micro-batch. A stage whose backward pass does not
@@ -202,8 +204,8 @@ void choose_schedule(layout::Plan& plan, const RunStart& run, const nn::Model& m
   }
   const auto ends = ends_of(plan, times, model, ranks);
   const auto of_ranks = times_of_ranks(model, ends, times, ranks);
-  const int chunks =
-      plan.cut.empty() ? static_cast<int>(plan.chunks) : static_cast<int>(ends.size()) / ranks;
+  const int chunks = plan.stages.cut.empty() ? static_cast<int>(plan.chunks)
+                                             : static_cast<int>(ends.size()) / ranks;
   plan.chunks = 0;  // the actions have them
   const double asked = run.options.pipeline.activations;
   const double limit = asked > 0 ? asked : static_cast<double>(ranks);
@@ -280,14 +282,14 @@ void choose_stages(layout::Plan& plan, const RunStart& run, Task& task) {
   if (is_cut_by_times(run.options, plan)) times = block_times(run, task);
   const bool by_time = is_cut_by_time(run.options, plan);
   if (plan.schedule == layout::kAutomaticSchedule) choose_schedule(plan, run, model, times);
-  if (!plan.cut.empty() || (!by_time && !run.options.trainer.plan.empty())) return;
+  if (!plan.stages.cut.empty() || (!by_time && !run.options.trainer.plan.empty())) return;
   const std::string by = by_time ? "time" : run.options.pipeline.cut_by;
-  plan.cut = by_time ? cut_by_time(times, model, stages_of(plan, model))
-                     : predicted_cut(run.options, plan, task, run.dataset, batch_of(run));
+  plan.stages.cut = by_time ? cut_by_time(times, model, stages_of(plan, model))
+                            : predicted_cut(run.options, plan, task, run.dataset, batch_of(run));
   // Ranks that are threads count each other's memory, so their predictions may differ.
-  plan.cut = run.group.broadcast_text(plan.cut, 0, "stages");
-  if (!plan.cut.empty()) {
-    tell(run, fmt::format("stages: {}, by {} (pipeline.cut_by)", plan.cut, by));
+  plan.stages.cut = run.group.broadcast_text(plan.stages.cut, 0, "stages");
+  if (!plan.stages.cut.empty()) {
+    tell(run, fmt::format("stages: {}, by {} (pipeline.cut_by)", plan.stages.cut, by));
   }
 }
 
