@@ -1,9 +1,6 @@
 // Runs with strategy ft_ddp. Replicas are threads of this process, and so is the lighthouse.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <atomic>
-#include <map>
 #include <thread>
 
 #include "tests/support/errors.h"
@@ -13,6 +10,7 @@
 #include "troika/base/config.h"
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/resume.h"
+#include "troika/train/run/fit_context.h"
 #include "troika/train/run/quorum_run.h"
 
 namespace troika::train {
@@ -69,7 +67,7 @@ class FtDdpRun : public CourseTest {
                              .lighthouse = net::Address{"127.0.0.1", lighthouse_->port()},
                              .secret = secret_}));
     const Waves waves;
-    FittedCourse course{.summary = trainer.fit(*task, waves, waves)};
+    FittedCourse course{.summary = trainer.fit(*task, waves, waves), .weights = {}};
     for (const auto& parameter : task->module().parameters()) {
       course.weights.push_back(parameter.detach().clone());
     }
@@ -124,9 +122,9 @@ TEST_F(FtDdpRun, OfAllReplicasIsThatOfOneProcess) {
 }
 
 TEST_F(FtDdpRun, ResumesWithAnotherNumberOfReplicas) {
+  options_.schedule.name = "constant";  // no function of trainer.max_steps
   const auto oracle = fit_alone(options_);
-  auto first = with({"trainer.max_steps=3"});
-  fit_replicas(first, 3);
+  fit_replicas(with({"trainer.max_steps=3"}), 3);
   const auto courses = fit_replicas(with({"trainer.ckpt_path=last"}), 2);
   EXPECT_EQ(courses.front().summary.steps, 8);
   EXPECT_LE(distance(courses.front(), oracle), 1e-10);
@@ -166,7 +164,7 @@ TEST_F(FtDdpRun, RefusesWhatItDoesNotSupport) {
            {"trainer.max_time=00:00:01:00", "trainer.max_time"},
            {"ddp.hook=fp16", "ddp.hook fp16"},
            {"checkpoint.monitor=train/loss", "checkpoint.monitor train/loss"},
-           {"ft_ddp.min_replicas=3", "ft_ddp.min_replicas 3; expected at most the 2"},
+           {"ft_ddp.min_replicas=3", "ft_ddp.min_replicas 3, expected at most the 2"},
            {"data.global_batch_size=1", "a global batch of 1 samples"}}) {
     EXPECT_THAT([&] { QuorumRun(with({change}), {.replicas = 2}); },
                 testing::ThrowsMessage<Error>(HasSubstr(words)));
