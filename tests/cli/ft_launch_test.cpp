@@ -33,11 +33,12 @@ class FtLaunch : public testing::Test {
   std::filesystem::path checkpoints() const { return folder_ / "runs/run/checkpoints"; }
   int64_t step() const { return saved_step(checkpoints()); }
 
-  // A launch of training that goes on until it is stopped.
+  // A launch of training that goes on until it is stopped. Steps have two replicas at least, so
+  // that one is left after the end of any.
   cluster::LaunchOptions options(int replicas, int restarts) const {
     auto result = cluster::shell(
         fmt::format("cd {}; echo $$ > rank$RANK; exec {} {} --trainer.max_epochs=1000000 "
-                    "--trainer.strategy=ft_ddp",
+                    "--trainer.strategy=ft_ddp --ft_ddp.min_replicas=2",
                     folder_.path().string(), TROIKA_PROGRAM, kFtTraining));
     result.fault_tolerant = true;
     result.processes = replicas;
