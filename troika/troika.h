@@ -58,6 +58,7 @@
 #include "troika/parallel/servers/downpour.h"
 #include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/served_parameters.h"
+#include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/parallel/tensor/split_table.h"

@@ -27,6 +27,9 @@ constexpr const char* kServedTraining =
     "--checkpoint.every_n_train_steps=5 --run.name=run";
 
 constexpr const char* kAdamW = " --optim.name=adamw";
+constexpr const char* kParameterServer = "--trainer.strategy=parameter_server --optim.name=adamw";
+constexpr const char* kBytePs =
+    "--trainer.strategy=byteps --optim.name=adamw --byteps.partition_bytes=1024";
 
 class ServedLaunch : public testing::Test {
  protected:
@@ -39,9 +42,8 @@ class ServedLaunch : public testing::Test {
   int64_t step() const { return saved_step(checkpoints()); }
 
   // A launch of training that goes on until it is stopped.
-  cluster::LaunchOptions options(
-      int servers, int workers, int replicas = 0,
-      const std::string& how = "--trainer.strategy=parameter_server --optim.name=adamw") const {
+  cluster::LaunchOptions options(int servers, int workers, int replicas = 0,
+                                 const std::string& how = kParameterServer) const {
     auto result = cluster::shell(
         fmt::format("cd {}; echo $$ > $TROIKA_ROLE$TROIKA_ROLE_INDEX; exec {} {} {} "
                     "--server.replicas={} --server.limit_seconds=2",
@@ -67,8 +69,9 @@ class ServedLaunch : public testing::Test {
   }
 
   // Kills a process of a run without copies. Expects that all end with an error that has the words.
-  void expect_end(const std::string& victim, const std::string& words) const {
-    cluster::Launch launch(options(2, 2));
+  void expect_end(const std::string& victim, const std::string& words,
+                  const std::string& how = kParameterServer) const {
+    cluster::Launch launch(options(2, 2, 0, how));
     ASSERT_TRUE(saves_beyond(checkpoints(), 0, kServedPatience)) << launch.err();
     kill(victim);
     EXPECT_NE(launch.wait(), 0);
@@ -113,11 +116,27 @@ TEST_F(ServedLaunch, EndsWithTheOnlyCopyOfParameters) {
   expect_end("server1", "was lost with its servers; got 0 copies, expected at least 1");
 }
 
-TEST_F(ServedLaunch, TrainsLikeOneProcess) {
+TEST_F(ServedLaunch, EndsWithALostSummationServer) {
+  expect_end("server1", "[server] summation servers cannot average gradients; got server-1 is lost",
+             kBytePs);
+}
+
+TEST_F(ServedLaunch, EndsWithALostWorkerOfSummationServers) {
+  expect_end("worker1", "rank 1 is gone", kBytePs);
+}
+
+TEST_F(ServedLaunch, EndsWithALostSchedulerOfSummationServers) {
+  expect_end("scheduler0", "[cluster] scheduler failed first: killed by SIGKILL (137)", kBytePs);
+}
+
+class ServedLaunchByStrategy : public ServedLaunch,
+                               public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, ServedLaunchByStrategy, testing::Values(kParameterServer, kBytePs));
+
+TEST_P(ServedLaunchByStrategy, TrainsLikeOneProcess) {
   const auto outcome = run_program(fmt::format(
-      "cd {}; exec {} launch --servers 2 --workers 3 {} {}{} "
-      "--trainer.strategy=parameter_server --trainer.max_steps=9",
-      folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, kServedTraining, kAdamW));
+      "cd {}; exec {} launch --servers 2 --workers 3 {} {} {} --trainer.max_steps=9",
+      folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, kServedTraining, GetParam()));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.orphans, 0);
   EXPECT_THAT(outcome.err, Not(HasSubstr("the launch lets the others run")));
@@ -150,7 +169,7 @@ TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {
   const std::tuple<int, std::string, std::string> rows[] = {
       {1, "train --trainer.strategy=ddp",
        "error: [train] servers were launched beside the ranks; got strategy ddp, expected "
-       "strategy parameter_server or downpour\n"},
+       "strategy parameter_server, downpour or byteps\n"},
       {1, "train --trainer.strategy=parameter_server --server.servers=3",
        "error: [train] servers were launched beside the ranks; got server.servers 3, expected the "
        "1 that were launched\n"},

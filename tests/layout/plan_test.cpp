@@ -45,7 +45,11 @@ Plan unusual_plan() {
                                     .n_push = 3,
                                     .local_rate = 0.25,
                                     .overlap = false,
-                                    .warm_start_steps = 4}},
+                                    .warm_start_steps = 4},
+                       .summation = {.partition_bytes = 640,
+                                     .credit_bytes = 5,
+                                     .priorities = false,
+                                     .links = "1, 2"}},
           .compression = {.codec = "topk",
                           .error_feedback = false,
                           .powersgd_rank = 2,
@@ -214,6 +218,8 @@ TEST(Plan, SaysWhatItHolds) {
   EXPECT_TRUE(!averages.holds_all_states() && !averages.keeps_replicas_equal());
   const Plan served{.exchange = {.method = ExchangeMethod::servers}};
   EXPECT_TRUE(!served.holds_all_states() && !served.keeps_replicas_equal());
+  const Plan sums{.mesh = mesh, .exchange = {.method = ExchangeMethod::summation}};
+  EXPECT_TRUE(sums.holds_all_states() && sums.keeps_replicas_equal() && !sums.has_servers());
   EXPECT_EQ(reduces.sharing_ranks(), 1);
   EXPECT_EQ(shares.sharing_ranks(), 6);
 }
@@ -253,6 +259,10 @@ TEST(Plan, IsExplained) {
                 "steps; replica 0 makes 9 steps alone; copies on 2 servers\n"));
   EXPECT_THAT(explain({.exchange = {.method = ExchangeMethod::fault_tolerant}}),
               HasSubstr("each step averages the gradients of the replicas that are there\n"));
+  EXPECT_THAT(
+      explain({.exchange = {.method = ExchangeMethod::summation, .servers = {.count = 2}}}),
+      HasSubstr("exchange   each step averages gradients by summation servers, one in each process "
+                "and 2 beside them; every replica holds all parameters and states\n"));
 }
 
 }  // namespace

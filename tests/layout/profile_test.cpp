@@ -85,6 +85,38 @@ TEST(Profile, ReadsItsText) {
   EXPECT_THAT(profile.topological_order(), ElementsAre(0, 1, 2));
 }
 
+constexpr const char* kCut =
+    R"("parameter_bytes": 16, "tensor": {"units": 12, "tokens": 64, "time_share": 0.75, "parameter_share": 0.5,
+     "saved_share": 0.625, "token_time_share": 0.25, "token_saved_share": 0.375,
+     "cuts_output": true, "forward_sums": 2, "backward_sums": 3, "sum_bytes": 64},)";
+
+TEST(Profile, ReadsWhatATensorAxisCuts) {
+  const auto profile = read(replaced(kProfile, R"("parameter_bytes": 16,)", kCut));
+  EXPECT_EQ(profile.blocks[0].tensor, (TensorCut{.units = 12,
+                                                 .tokens = 64,
+                                                 .time_share = 0.75,
+                                                 .parameter_share = 0.5,
+                                                 .saved_share = 0.625,
+                                                 .token_time_share = 0.25,
+                                                 .token_saved_share = 0.375,
+                                                 .cuts_output = true,
+                                                 .forward_sums = 2,
+                                                 .backward_sums = 3,
+                                                 .sum_bytes = 64}));
+  EXPECT_EQ(profile.blocks[1].tensor, std::nullopt);
+  EXPECT_EQ(read(profile.text()), profile);
+  const auto error_with = [](const char* key, const char* value) {
+    auto text = replaced(kProfile, R"("parameter_bytes": 16,)", kCut);
+    return error_of(replaced(text, key, value));
+  };
+  EXPECT_THAT(error_with("0.75", "0.8"),
+              HasSubstr("blocks[0].tensor (p.json:10); got time_share + token_time_share 1.05, "
+                        "expected at most 1"));
+  EXPECT_THAT(error_with("\"units\": 12", "\"units\": 1.5"),
+              HasSubstr("blocks[0].tensor.units (p.json:10); got 1.5, expected a whole number"));
+  EXPECT_THAT(error_with("saved_share", "save_share"), HasSubstr("saved_share"));
+}
+
 TEST(Profile, WithoutEdgesIsAChain) {
   auto profile = read(kProfile);
   profile.edges.clear();

@@ -1,6 +1,7 @@
 // Random models and clusters, and a search that tries every plan of Troika's cost model.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -68,6 +69,57 @@ inline StepProblem random_problem(Draws& draws) {
   return problem;
 }
 
+// Returns the problem with at most 4 blocks, most of which a tensor axis can cut, and an even
+// number of devices, mostly in pairs on one host. Some of the problems still have no tensor axis.
+inline StepProblem with_cuts(StepProblem problem, Draws& draws) {
+  problem.cuts_layers = true;
+  constexpr std::array kUnits{0, 2, 4, 4, 6, 12, 12, 12};
+  auto& blocks = problem.profiles[0].blocks;
+  blocks.resize(std::min<size_t>(blocks.size(), 4));
+  for (auto& block : blocks) {
+    if (draws.from(0, 5) == 0) continue;
+    block.tensor = layout::TensorCut{.units = kUnits[static_cast<size_t>(draws.from(0, 7))],
+                                     .tokens = draws.from(0, 9) == 0 ? 3 : 12,
+                                     .time_share = draws.from(4, 7) * 0.1,
+                                     .parameter_share = draws.from(0, 10) * 0.1,
+                                     .saved_share = draws.from(0, 5) * 0.1,
+                                     .token_time_share = draws.from(0, 3) * 0.1,
+                                     .token_saved_share = draws.from(0, 5) * 0.1,
+                                     .cuts_output = draws.from(0, 3) == 0,
+                                     .forward_sums = draws.from(0, 2),
+                                     .backward_sums = draws.from(0, 2),
+                                     .sum_bytes = draws.from(0, 9) * 0.5};
+  }
+  auto& devices = problem.cluster.devices;
+  if (devices.size() % 2 == 1) devices.push_back(devices.back());
+  for (size_t i = 1; i < devices.size(); i += 2) {
+    if (draws.from(0, 3) > 0) devices[i].host = devices[i - 1].host;
+  }
+  return problem;
+}
+
+// Whether a plan may have this tensor axis: the cuts of all blocks allow it, and each axis is on
+// one host.
+inline bool may_have(const StepProblem& problem, const TensorAxis& axis) {
+  const auto& cluster = problem.cluster;
+  if (axis.ranks == 1) return !axis.sequence;
+  bool is_cut = false, has_units = false, gains = false;
+  for (const auto& block : problem.profiles[0].blocks) {
+    if (!block.tensor) continue;
+    is_cut = true;
+    has_units = has_units || block.tensor->units > 0;
+    gains = gains || block.tensor->token_time_share > 0 || block.tensor->token_saved_share > 0;
+    if (block.tensor->units % axis.ranks != 0) return false;
+    if (axis.sequence && block.tensor->tokens % axis.ranks != 0) return false;
+  }
+  for (int rank = 0; rank < cluster.ranks(); ++rank) {
+    const int first = rank / axis.ranks * axis.ranks;
+    if (cluster.devices_of(rank).host != cluster.devices_of(first).host) return false;
+  }
+  return is_cut && (gains || !axis.sequence) && (has_units || axis.ranks != 3) &&
+         cluster.ranks() % axis.ranks == 0 && problem.cuts_layers && !problem.straight;
+}
+
 // Computes the times of all plans, one after the other.
 class AllPlans {
  public:
@@ -84,21 +136,35 @@ class AllPlans {
                                     : flushes                       ? 1
                                                                     : 0);
              ++zero) {
-          for (int devices = 1; devices <= problem.cluster.ranks(); ++devices) {
-            settings_ = {
-                .recompute = recompute, .zero_stage = zero, .family = family, .devices = devices};
-            add_stages({}, 0, devices);
-          }
+          settings_ = {.recompute = recompute, .zero_stage = zero, .family = family};
+          add_axes();
         }
       }
     }
   }
 
-  double fastest = std::numeric_limits<double>::infinity();          // of those that fit
+  double fastest = std::numeric_limits<double>::infinity();  // of those that fit
+  TensorAxis axis_of_fastest = {};
   double least_lack = std::numeric_limits<double>::infinity();       // of all
   double fastest_lacking = std::numeric_limits<double>::infinity();  // of those that lack least
 
  private:
+  void add_axes() {
+    for (int ranks = 1; ranks <= model_.problem().cluster.ranks(); ++ranks) {
+      for (const bool sequence : {false, true}) {
+        settings_.tensor = {.ranks = ranks, .sequence = sequence};
+        if (!may_have(model_.problem(), settings_.tensor)) continue;
+        const bool is_combined =
+            settings_.zero_stage <= 1 && settings_.family != StepFamily::no_flushes;
+        if (ranks > 1 && !is_combined) continue;
+        const int most = model_.problem().cluster.ranks() / ranks;
+        for (int groups = 1; groups <= most; ++groups) {
+          settings_.devices = groups * ranks;
+          add_stages({}, 0, groups);
+        }
+      }
+    }
+  }
   void add_stages(std::vector<StepStage> stages, size_t begin, int left) {
     if (begin == model_.blocks() && left == 0) return price(stages);
     for (size_t end = begin + 1; end <= model_.blocks(); ++end) {
@@ -116,9 +182,10 @@ class AllPlans {
     for (const auto& stage : stages) {
       if (model_.problem().straight && stage.replicas > 1) return false;
       const bool is_equal = stage.replicas == stages.front().replicas;
-      const bool may_differ = settings_.family == StepFamily::pipeline ||
-                              (settings_.family == StepFamily::no_flushes &&
-                               model_.problem().weights != layout::StageWeights::double_buffered);
+      const bool may_differ = settings_.tensor.ranks == 1 &&
+                              (settings_.family == StepFamily::pipeline ||
+                               (settings_.family == StepFamily::no_flushes &&
+                                model_.problem().weights != layout::StageWeights::double_buffered));
       if (!may_differ && !is_equal) return false;
       all_equal = all_equal && is_equal;
     }
@@ -127,7 +194,10 @@ class AllPlans {
   void price(const std::vector<StepStage>& stages) {
     if (!is_allowed(stages)) return;
     const auto plan = model_.price(settings_, stages);
-    if (plan.lacking_bytes <= 0 && plan.seconds < fastest) fastest = plan.seconds;
+    if (plan.lacking_bytes <= 0 && plan.seconds < fastest) {
+      fastest = plan.seconds;
+      axis_of_fastest = settings_.tensor;
+    }
     if (plan.lacking_bytes < least_lack) {
       least_lack = plan.lacking_bytes;
       fastest_lacking = plan.seconds;

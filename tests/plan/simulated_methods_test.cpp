@@ -17,6 +17,7 @@ TEST(RunSimulator, RefusesParameterServers) {
   run.cluster = layout::Cluster::uniform(1, 2);
   run.stages = {{.passes = {1, 1, 1}}};
   for (const auto& [name, method] : {std::pair("servers", ExchangeMethod::servers),
+                                     {"summation", ExchangeMethod::summation},
                                      {"downpour_sgd", ExchangeMethod::downpour},
                                      {"quorum", ExchangeMethod::fault_tolerant}}) {
     run.plan.exchange = {.method = method, .servers = {.consistency = "eventual"}};

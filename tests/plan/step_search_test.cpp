@@ -13,27 +13,49 @@
 namespace troika::plan {
 namespace {
 
+// Compares the search with all plans. Returns whether one fits.
+bool is_the_least(const StepModel& model, const StepSearch& found, const AllPlans& all) {
+  const bool fits = all.fastest < 1e300;
+  EXPECT_EQ(found.best.has_value(), fits);
+  EXPECT_EQ(found.nearest.has_value(), !fits);
+  EXPECT_TRUE(found.is_exact);
+  const auto& plan = fits ? *found.best : *found.nearest;
+  EXPECT_NEAR(plan.seconds, fits ? all.fastest : all.fastest_lacking, 1e-9 * (1 + plan.seconds));
+  if (!fits) {
+    EXPECT_NEAR(plan.lacking_bytes, all.least_lack, 1e-9);
+  }
+  EXPECT_LE(found.lower_bound, plan.seconds * (1 + 1e-9));
+  EXPECT_LE(model.lower_bound(), plan.seconds * (1 + 1e-9));
+  return fits;
+}
+
 TEST(StepSearch, IsTheLeastOfAllPlansOfRandomChains) {
   int infeasible = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     Draws draws(seed);
     const StepModel model(random_problem(draws));
-    const auto found = search_steps(model);
-    const AllPlans all(model);
-    const bool fits = all.fastest < 1e300;
-    ASSERT_EQ(found.best.has_value(), fits) << seed;
-    ASSERT_EQ(found.nearest.has_value(), !fits) << seed;
-    ASSERT_TRUE(found.is_exact) << seed;
-    const auto& plan = fits ? *found.best : *found.nearest;
-    ASSERT_NEAR(plan.seconds, fits ? all.fastest : all.fastest_lacking, 1e-9 * (1 + plan.seconds))
-        << seed;
-    if (!fits) {
-      ASSERT_NEAR(plan.lacking_bytes, all.least_lack, 1e-9) << seed;
-    }
-    ASSERT_LE(found.lower_bound, plan.seconds * (1 + 1e-9)) << seed;
-    infeasible += fits ? 0 : 1;
+    infeasible += is_the_least(model, search_steps(model), AllPlans(model)) ? 0 : 1;
+    ASSERT_FALSE(HasFailure()) << seed;
   }
   EXPECT_GT(infeasible, 100);
+}
+
+TEST(StepSearch, IsTheLeastOfAllPlansWithTensorAxes) {
+  int infeasible = 0, cut = 0, by_tokens = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    Draws draws(seed);
+    auto problem = random_problem(draws);
+    const StepModel model(with_cuts(std::move(problem), draws));
+    const auto found = search_steps(model);
+    const AllPlans all(model);
+    infeasible += is_the_least(model, found, all) ? 0 : 1;
+    ASSERT_FALSE(HasFailure()) << seed;
+    cut += all.axis_of_fastest.ranks > 1 ? 1 : 0;
+    by_tokens += all.axis_of_fastest.sequence ? 1 : 0;
+  }
+  EXPECT_GT(infeasible, 30);
+  EXPECT_GT(cut, 20);
+  EXPECT_GT(by_tokens, 10);
 }
 
 TEST(StepSearch, KeepsToPlansThatAreAllowed) {
@@ -178,6 +200,59 @@ TEST(StepSearch, DoesNotOffloadMoreThanNeeded) {
   }
 }
 
+// Blocks that a tensor axis cuts into parts of all their times and bytes.
+StepProblem cut_problem(int devices) {
+  auto problem = problem_of({4, 4, 4, 4}, devices, 4);
+  problem.cuts_layers = true;
+  for (auto& block : problem.profiles[0].blocks) {
+    block.tensor = layout::TensorCut{.units = 4,
+                                     .time_share = 0.75,
+                                     .parameter_share = 1,
+                                     .saved_share = 0.5,
+                                     .token_time_share = 0.25,
+                                     .token_saved_share = 0.5,
+                                     .forward_sums = 1,
+                                     .backward_sums = 1,
+                                     .sum_bytes = 10};
+  }
+  return problem;
+}
+
+TEST(StepSearch, TriesTensorAxesWithinHosts) {
+  auto problem = cut_problem(8);
+  const auto axes = [&] {
+    const StepModel model(problem);
+    std::vector<int> ranks;
+    for (const auto& axis : model.tensor_axes()) {
+      ranks.push_back(axis.sequence ? -axis.ranks : axis.ranks);
+    }
+    return ranks;
+  };
+  EXPECT_THAT(axes(), testing::ElementsAre(1, 2, -2, 4, -4)) << "divisors of 4 units";
+  problem.cluster = layout::Cluster::uniform(4, 2);
+  EXPECT_THAT(axes(), testing::ElementsAre(1, 2, -2));
+  problem.profiles[0].blocks[1].tensor->tokens = 3;
+  EXPECT_THAT(axes(), testing::ElementsAre(1, 2));
+  problem.cuts_layers = false;
+  EXPECT_THAT(axes(), testing::ElementsAre(1));
+}
+
+// Alone, a device's blocks do not fit; cut over four devices, they do.
+TEST(StepSearch, CutsLayersThatDoNotFit) {
+  auto problem = cut_problem(4);
+  problem.profiles[0].blocks.resize(1);
+  problem.memory_bytes = 1000;
+  const auto found = search_steps(StepModel(problem));
+  ASSERT_TRUE(found.best);
+  EXPECT_EQ(found.best->settings.tensor.ranks, 4);
+  EXPECT_FALSE(fits_whole(found));
+  const auto plan = layout_of(StepModel(problem), *found.best);
+  plan.verify();
+  EXPECT_EQ(plan.mesh.text(), "data=1 tensor=4");
+  problem.cuts_layers = false;
+  EXPECT_FALSE(search_steps(StepModel(problem)).best);
+}
+
 // A better prediction of memory than the search's own takes plans out of the choice.
 TEST(StepSearch, ChoosesThePlanThatFitsByTheCheck) {
   const auto search = search_steps(StepModel(problem_of({4, 4}, 2, 4)));
@@ -233,17 +308,43 @@ TEST(StepLayout, MakesPlansThatAreValid) {
   EXPECT_EQ(sharded.stages.cut, "0,1,2,3") << "the blocks of the plan's model";
 }
 
+TEST(StepLayout, MakesPlansWithTensorAxes) {
+  const StepModel model(cut_problem(8));
+  const StepSettings cut{.devices = 8, .tensor = {.ranks = 2}};
+  const auto made = [&](StepFamily family, int zero, const std::vector<StepStage>& stages) {
+    auto settings = cut;
+    settings.family = family;
+    settings.zero_stage = zero;
+    auto plan = layout_of(model, model.price(settings, stages));
+    plan.verify();
+    return plan;
+  };
+  const auto tensor = made(StepFamily::one_stage, 0, {{4, 4}});
+  EXPECT_EQ(tensor.mesh.text(), "data=4 tensor=2");
+  EXPECT_EQ(tensor.schedule, layout::kOneStageSchedule);
+  const auto sharded = made(StepFamily::one_stage, 1, {{4, 4}});
+  EXPECT_EQ(sharded.mesh.text(), "pipeline=1 data=4 tensor=2");
+  EXPECT_EQ(sharded.schedule, "1f1b");
+  EXPECT_EQ(made(StepFamily::zero_bubble, 0, {{2, 2}, {4, 2}}).mesh.text(),
+            "pipeline=2 data=2 tensor=2");
+  EXPECT_EQ(made(StepFamily::pipeline_rows, 0, {{2, 2}, {4, 2}}).mesh.text(),
+            "data=2 pipeline=2 tensor=2");
+}
+
 // Also if the number of devices does not divide the number of micro-batches.
 TEST(StepLayout, TrainsTheBatchThatWasAsked) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Draws draws(seed);
-    const StepModel model(random_problem(draws));
+    auto problem = random_problem(draws);
+    if (seed % 2 == 0) problem = with_cuts(std::move(problem), draws);
+    const StepModel model(std::move(problem));
     const auto found = search_steps(model);
     const auto& plan = found.best ? found.best : found.nearest;
     ASSERT_TRUE(plan) << seed;
     const auto layout = layout_of(model, *plan);
     const int sharing = layout.mesh.has_uneven_stages() ? 1 : layout.mesh.size(layout::Axis::data);
     EXPECT_EQ(layout.micro_batches * sharing, model.micro_batches(plan->settings.profile)) << seed;
+    EXPECT_EQ(layout.mesh.ranks(), plan->settings.devices) << seed;
   }
 }
 

@@ -172,6 +172,14 @@ TEST(Lighthouse, PatientsOfALostDonorGetAnotherOne) {
   EXPECT_EQ(run.quorum("c").find("c")->donor, "b");
 }
 
+TEST(Lighthouse, AVoteWithoutTheStateDoesNotCount) {
+  SimulatedRun run(rules_of(2, 1));
+  run.begin(1), run.join("b", 1), run.ready("a", 0), run.vote_all({"a", "b"});
+  EXPECT_EQ(run.quorum("a").step, 0);
+  run.heal("b"), run.vote("b");
+  EXPECT_EQ(run.quorum("a").step, 1);
+}
+
 TEST(Lighthouse, ALaterProcessReplacesAnEarlierOneOfItsRank) {
   SimulatedRun run(rules_of(2, 1));
   run.begin(2);

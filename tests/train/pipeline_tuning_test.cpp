@@ -51,7 +51,7 @@ TEST_F(PipelineTuning, TheCutDoesNotChangeBits) {
     options.pipeline.cut = by == "hand" ? "embed||transformer,head" : "";
     options.run.folder = (folder_ / ("by-" + by)).string();
     const auto course = fit(options, 3, "gpt");
-    cuts.insert(plan_of(options).cut);
+    cuts.insert(plan_of(options).stages.cut);
     for (const auto& [name, tensor] : expected.state) {
       EXPECT_TRUE(course.state.at(name).equal(tensor)) << name << " by " << by;
     }
@@ -81,7 +81,7 @@ TEST_F(PipelineTuning, RemembersTheTimesOfBlocks) {
   options.run.folder = (folder_ / "known").string();
   options.trainer.max_steps = -1;
   fit(options, 2, "mlp");
-  const auto cut = plan_of(options).cut;
+  const auto cut = plan_of(options).stages.cut;
   EXPECT_EQ(std::ranges::count(cut.substr(0, cut.find('|')), ','), 0) << cut;
 }
 

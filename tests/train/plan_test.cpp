@@ -56,6 +56,7 @@ TEST(ResolvePlan, NamesMeanPlans) {
            {"local_sgd", "local_sgd", ExchangeMethod::local_steps, 0, false},
            {"parameter_server", "parameter_server", ExchangeMethod::servers, 0, false},
            {"downpour", "downpour", ExchangeMethod::downpour, 0, false},
+           {"byteps", "byteps", ExchangeMethod::summation, 0, false},
            {"ft_ddp", "ft_ddp", ExchangeMethod::fault_tolerant, 0, false}}) {
     const auto plan = resolve_plan(with_strategy(meaning.name), Cluster::uniform(2, 3));
     EXPECT_EQ(plan.strategy, meaning.ours) << meaning.name;
@@ -148,7 +149,7 @@ TEST(ResolvePlan, PlannedKeysAreThoseThatPlansDependOn) {
     // These decide on the plan once the model is known (tuned_pipeline()).
     if (key == "pipeline.cut_by" || key == "pipeline.activations") continue;
     auto values = choices;
-    values.insert(values.end(), {"3", "0.25", "full", "some"});
+    values.insert(values.end(), {"3", "64", "0.25", "full", "some"});
     bool matters = false;
     for (const auto& value : values) {
       auto options = defaults;

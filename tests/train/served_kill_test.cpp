@@ -1,4 +1,4 @@
-// A rank of a run on parameter servers is killed: the other rank ends with an error that names it.
+// A rank of a run on servers is killed: the other rank ends with an error that names it.
 // Replicas of a Downpour SGD go on.
 //
 // Ranks are processes that are forked before any thread is started.
@@ -18,10 +18,11 @@ namespace {
 
 constexpr int kServedRanks = 2;
 
-[[noreturn]] void be_served_rank(int rank, int port, const std::filesystem::path& folder) {
+[[noreturn]] void be_served_rank(int rank, int port, const std::filesystem::path& folder,
+                                 const std::string& strategy) {
   TrainOptions options;
   options.run.folder = folder.string();
-  options.trainer.strategy = "parameter_server";
+  options.trainer.strategy = strategy;
   options.trainer.max_steps = 1'000'000;
   options.trainer.enable_progress_bar = false;
   options.data.global_batch_size = 4;
@@ -30,10 +31,10 @@ constexpr int kServedRanks = 2;
                  [] { return make_waves_task(8, 0.3); });
 }
 
-void expect_named(int victim) {
+void expect_named(int victim, const std::string& strategy = "parameter_server") {
   const TemporaryFolder folder;
   const int port = cluster::free_port();
-  Life life(kServedRanks, [&](int rank) { be_served_rank(rank, port, folder.path()); });
+  Life life(kServedRanks, [&](int rank) { be_served_rank(rank, port, folder.path(), strategy); });
   const auto checkpoint = folder / "run/checkpoints/last";
   while (!std::filesystem::exists(checkpoint)) {
     ASSERT_FALSE(life.ends_within(Milliseconds(10))) << read_file(folder / "output");
@@ -54,6 +55,14 @@ TEST(ServedKills, ARankIsLost) {
 
 TEST(ServedKills, TheRankOfTheSchedulerIsLost) {
   expect_named(0);
+}
+
+TEST(ServedKills, ARankWithASummationServerIsLost) {
+  expect_named(1, "byteps");
+}
+
+TEST(ServedKills, TheRankOfTheSchedulerOfSummationServersIsLost) {
+  expect_named(0, "byteps");
 }
 
 constexpr int kReplicas = 4;

@@ -218,6 +218,12 @@ TEST_F(TensorRun, RefusesWhatDoesNotCombine) {
         of.mesh.pipeline = 2;
       },
       "strategy tp does not cut the model into stages; got mesh.pipeline = 2");
+  refused(
+      [](auto& of) {
+        of.zero.stage = 1;
+        of.mesh = {.axes = "pipeline=2 tensor=1"};
+      },
+      "does not cut the model into stages; got mesh.axes pipeline=2 tensor=1");
   refused([](auto& of) { of.ddp.codec.name = "int8"; }, combine("compressed gradients"));
   refused([](auto& of) { of.ema.enabled = true; }, combine("averages of weights"));
   refused(

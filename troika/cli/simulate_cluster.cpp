@@ -44,9 +44,10 @@ std::pair<int, double> parse_slow(const std::string& text) {
   refuse_argument("simulate", "--slow", text, "RANK,FACTOR: a rank, and a factor above 0");
 }
 
+// Returns the plan, and sets in `work` what the configuration says beside its plan.
 layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
                         const std::string& profiled_model,
-                        const std::vector<std::string>& overrides) {
+                        const std::vector<std::string>& overrides, plan::StageWorkOptions& work) {
   if (!arguments.plan.empty()) {
     if (!overrides.empty())
       refuse_argument("simulate", "an argument", overrides.front(), "none beside --plan");
@@ -67,6 +68,7 @@ layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster
                     fmt::format("a profile of {}, the configured model", options.model.name),
                     "troika profile measures one");
   }
+  if (options.mesh.sequence_parallel) work.sequence_parallel = true;
   return train::resolve_plan(options, cluster);
 }
 
@@ -80,7 +82,8 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
                     "docs/plan.md#cluster");
   }
   const auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
-  run.plan = plan_asked(arguments, cluster, asked.profile.model.name, overrides);
+  asked.work.sequence_parallel = arguments.sequence_parallel;
+  run.plan = plan_asked(arguments, cluster, asked.profile.model.name, overrides, asked.work);
   run.cluster = plan::with_measured_links(cluster, asked.profile);
   run.reference_flops = asked.profile.device_flops;
   run.overlap = asked.profile.in_step.overlap;
@@ -144,6 +147,8 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
   add("--pass-overhead", arguments.pass_overhead,
       "seconds of a pass of a stage that do not depend on the number of samples; default: 0")
       ->check(times);
+  options.push_back(command.add_flag("--sequence-parallel", arguments.sequence_parallel,
+                                     "on a tensor axis: as mesh.sequence_parallel of a run"));
   add("--jitter", arguments.disturbances.jitter,
       "standard deviation of the time of a pass, as a fraction of the time; default: 0")
       ->check(CLI::Range(0.0, 10.0));

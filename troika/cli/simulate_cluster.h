@@ -24,6 +24,7 @@ struct ClusterArguments {
   int steps = 0;  // 0: the default
   double optimizer_rate = 0;
   double pass_overhead = 0;
+  bool sequence_parallel = false;
   plan::Disturbances disturbances;
   std::vector<double> stragglers;  // share and factor
   std::vector<std::string> slow;   // RANK,FACTOR

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::array<std::pair<const char*, ExchangeMethod>, 6> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
+     {"summation", ExchangeMethod::summation},
      {"zero", ExchangeMethod::zero},
      {"local_steps", ExchangeMethod::local_steps},
      {"servers", ExchangeMethod::servers},
@@ -58,8 +59,9 @@ void add_exchange(config::Table& table, Written& written) {
   auto& exchange = written.plan.exchange;
   table.add(
       "exchange.method", &written.method,
-      "how replicas are kept identical; all_reduce: each step averages gradients; zero: the "
-      "same, and memory is sharded; local_steps: parameters are averaged every few steps; "
+      "how replicas are kept identical; all_reduce: each step averages gradients; "
+      "summation: the same, by summation servers; zero: the same, and memory is sharded; "
+      "local_steps: parameters are averaged every few steps; "
       "servers: parameter servers step the parameters; downpour_sgd: the same, by replicas that "
       "do not wait for each other; quorum: as all_reduce, by replicas that may be lost",
       config::one_of(method_names()));
@@ -126,6 +128,19 @@ void add_downpour(config::Table& table, DownpourExchange& downpour) {
             "number of steps that replica 0 makes before the others begin", config::count_from(0));
 }
 
+void add_summation(config::Table& table, SummationExchange& summation) {
+  table.add("summation.partition_bytes", &summation.partition_bytes,
+            "largest piece of gradients that one server sums, in bytes",
+            config::at_least(int64_t{64}));
+  table.add("summation.credit_bytes", &summation.credit_bytes,
+            "bytes that a rank may have pushed before servers have confirmed them; 0: no limit",
+            config::at_least(int64_t{0}));
+  table.add("summation.priorities", &summation.priorities,
+            "gradients of the first layers go first");
+  table.add("summation.links", &summation.links,
+            "bandwidths of the links of spare machines, then of workers; empty: equal");
+}
+
 void add_compression(config::Table& table, Compression& compression) {
   table.add("compression.codec", &compression.codec, "compression of gradients in their all-reduce",
             config::one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8"}));
@@ -190,6 +205,7 @@ config::Table make_table(Written& written) {
   add_exchange(table, written);
   add_servers(table, plan.exchange.servers);
   add_downpour(table, plan.exchange.downpour);
+  add_summation(table, plan.exchange.summation);
   add_compression(table, plan.compression);
   table.add("memory.precision", &plan.precision, "number type; see trainer.precision");
   table.add(
@@ -332,6 +348,15 @@ void Plan::verify() const {
   if (!is_downpour && exchange.downpour != DownpourExchange()) {
     refuse("values of downpour", std::string("exchange.method ") + method_name(exchange.method),
            "exchange.method downpour_sgd");
+  }
+  const bool is_summation = exchange.method == ExchangeMethod::summation;
+  if (is_summation && (mesh.ranks() != mesh.size(Axis::data) || schedule != kOneStageSchedule)) {
+    refuse("exchange.method summation", fmt::format("mesh.axes {} and {}", mesh.text(), schedule),
+           "a data axis only, and schedule.name one_stage");
+  }
+  if (!is_summation && exchange.summation != SummationExchange()) {
+    refuse("values of summation", std::string("exchange.method ") + method_name(exchange.method),
+           "exchange.method summation");
   }
   const int64_t count = servers.count > 0 ? servers.count : mesh.ranks();
   if (has_servers() && servers.replicas >= count) {

@@ -9,6 +9,7 @@
 #include "troika/layout/mesh.h"
 #include "troika/layout/schedules/schedule.h"
 #include "troika/layout/schedules/stage_weights.h"
+#include "troika/layout/summation.h"
 
 namespace troika::layout {
 
@@ -30,6 +31,7 @@ struct Compression {
 // The method that keeps the replicas along the data axis equal.
 enum class ExchangeMethod {
   all_reduce,   // averages gradients every step; each rank holds all parameters and states
+  summation,    // as all_reduce, by summation servers
   zero,         // as all_reduce, with states, gradients and parameters sharded
   local_steps,  // ranks step independently; parameters are averaged from time to time
   servers,      // parameter servers step the parameters with the ranks' gradients; ranks pull them
@@ -94,6 +96,7 @@ struct GradientExchange {
 
   ServerExchange servers = {};
   DownpourExchange downpour = {};
+  SummationExchange summation = {};  // for ExchangeMethod::summation (docs/byteps.md)
 
   bool operator==(const GradientExchange&) const = default;
 };
@@ -164,14 +167,19 @@ struct Plan {
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) if ZeRO's stage or group, threads, values of `servers` or `downpour`, or a
-  // schedule without flushes are combined with a method, a mesh, micro-batches or each other in a
-  // way that is not supported.
+  // Throws Error(usage) if ZeRO's stage or group, threads, values of `servers`, `downpour` or
+  // `summation`, or a schedule without flushes are combined with a method, a mesh, micro-batches or
+  // each other in a way that is not supported.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.
   bool keeps_replicas_equal() const {
-    return exchange.method == ExchangeMethod::all_reduce || exchange.method == ExchangeMethod::zero;
+    return averages_whole_gradients() || exchange.method == ExchangeMethod::zero;
+  }
+  // Whether each step gives every rank the mean of all gradients.
+  bool averages_whole_gradients() const {
+    return exchange.method == ExchangeMethod::all_reduce ||
+           exchange.method == ExchangeMethod::summation;
   }
   StageWeights weights() const { return weights_of_schedule(schedule); }
   // Whether stages step by themselves, without a flush before each step.
@@ -184,7 +192,7 @@ struct Plan {
   }
   // Whether every rank has all parameters and all states of the optimizer.
   bool holds_all_states() const {
-    return exchange.method == ExchangeMethod::all_reduce && mesh.size(Axis::pipeline) == 1;
+    return averages_whole_gradients() && mesh.size(Axis::pipeline) == 1;
   }
   // Returns the number of ranks that share one copy of the model, or of a stage; 1 without ZeRO. If
   // stages have different numbers of replicas, it is that of the stage with most.

@@ -23,6 +23,13 @@ std::string exchange_text(const Plan& plan) {
                  ? "one replica: nothing is exchanged"
                  : "each step averages gradients by all-reduce; every replica holds all parameters "
                    "and states";
+    case ExchangeMethod::summation: {
+      std::string text = "each step averages gradients by summation servers, one in each process";
+      if (const int64_t spares = exchange.servers.count; spares > 0) {
+        text += fmt::format(" and {} beside them", spares);
+      }
+      return text + "; every replica holds all parameters and states";
+    }
     case ExchangeMethod::zero: {
       constexpr std::array kSharded{"optimizer states", "optimizer states and gradients",
                                     "optimizer states, gradients and parameters"};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -32,11 +33,52 @@ constexpr std::array<BlockNumber, 8> kNumbers{
      {"parameter_bytes", &ProfiledBlock::parameter_bytes, true},
      {"workspace_bytes", &ProfiledBlock::workspace_bytes, false}}};
 
+constexpr std::array<std::pair<const char*, double TensorCut::*>, 6> kCutNumbers{
+    {{"time_share", &TensorCut::time_share},
+     {"parameter_share", &TensorCut::parameter_share},
+     {"saved_share", &TensorCut::saved_share},
+     {"token_time_share", &TensorCut::token_time_share},
+     {"token_saved_share", &TensorCut::token_saved_share},
+     {"sum_bytes", &TensorCut::sum_bytes}}};
+
+constexpr std::array<std::pair<const char*, int TensorCut::*>, 4> kCutCounts{
+    {{"units", &TensorCut::units},
+     {"tokens", &TensorCut::tokens},
+     {"forward_sums", &TensorCut::forward_sums},
+     {"backward_sums", &TensorCut::backward_sums}}};
+
 constexpr std::array<std::pair<const char*, MeasuredLink Profile::*>, 3> kMeasuredLinks{
     {{"group", &Profile::group}, {"host", &Profile::host}, {"network", &Profile::network}}};
 
+TensorCut read_cut(const JsonField& field) {
+  std::vector<std::string> keys{"cuts_output"};
+  for (const auto& [key, member] : kCutNumbers) keys.emplace_back(key);
+  for (const auto& [key, member] : kCutCounts) keys.emplace_back(key);
+  field.require_keys(keys);
+  TensorCut cut;
+  for (const auto& [key, member] : kCutNumbers) cut.*member = field.number_or(key, 0);
+  for (const auto& [key, member] : kCutCounts) {
+    constexpr double kMost = 1e6;
+    const double value = field.number_or(key, 0);
+    if (value != std::floor(value) || value > kMost) {
+      field.member(key).fail(fmt::format("{:g}", value), "a whole number from 0 to 10^6");
+    }
+    cut.*member = static_cast<int>(value);
+  }
+  if (field.has("cuts_output")) cut.cuts_output = field.member("cuts_output").boolean();
+  const auto require_share = [&](const char* what, double sum) {
+    constexpr double kRounding = 1e-9;
+    if (sum <= 1 + kRounding) return;
+    field.fail(fmt::format("{} {:g}", what, sum), "at most 1");
+  };
+  require_share("time_share + token_time_share", cut.time_share + cut.token_time_share);
+  require_share("saved_share + token_saved_share", cut.saved_share + cut.token_saved_share);
+  require_share("parameter_share", cut.parameter_share);
+  return cut;
+}
+
 ProfiledBlock read_block(const JsonField& field) {
-  std::vector<std::string> keys{"name", "layer"};
+  std::vector<std::string> keys{"name", "layer", "tensor"};
   for (const auto& number : kNumbers) keys.emplace_back(number.key);
   field.require_keys(keys);
   ProfiledBlock block{.name = field.text("name")};
@@ -49,6 +91,7 @@ ProfiledBlock read_block(const JsonField& field) {
       block.*(number.value) = field.number(number.key);
     }
   }
+  if (field.has("tensor")) block.tensor = read_cut(field.member("tensor"));
   return block;
 }
 
@@ -88,6 +131,12 @@ nlohmann::ordered_json as_json(const ProfiledBlock& block) {
   nlohmann::ordered_json json{{"name", block.name}};
   if (!block.layer.empty()) json["layer"] = block.layer;
   for (const auto& number : kNumbers) json[number.key] = block.*(number.value);
+  if (block.tensor) {
+    auto& cut = json["tensor"];
+    for (const auto& [key, member] : kCutCounts) cut[key] = *block.tensor.*member;
+    for (const auto& [key, member] : kCutNumbers) cut[key] = *block.tensor.*member;
+    cut["cuts_output"] = block.tensor->cuts_output;
+  }
   return json;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,28 @@
 #include "troika/layout/cluster.h"
 
 namespace troika::layout {
+
+// The parts of a block that t ranks of a tensor axis divide (docs/tensor-parallelism.md). Shares
+// are of the block's numbers, from 0 to 1; a rank has 1/t of them, and all of the rest.
+struct TensorCut {
+  int units = 0;   // t must divide them, such as heads of attention; 0: any t
+  int tokens = 0;  // with sequence parallelism, t must divide them; 0: any t
+  double time_share = 0;
+  double parameter_share = 0;
+  double saved_share = 0;  // of saved_bytes and workspace_bytes
+  // Shares that only sequence parallelism divides, beside those above: norms, dropout and sums of
+  // residuals, of which each rank then has some of the tokens.
+  double token_time_share = 0;
+  double token_saved_share = 0;
+  bool cuts_output = false;  // whether a rank's output is a part of the block's
+  // Sums over the ranks in each pass, all of the same bytes. With sequence parallelism each is a
+  // reduce-scatter and an all-gather.
+  int forward_sums = 0;
+  int backward_sums = 0;
+  double sum_bytes = 0;
+
+  bool operator==(const TensorCut&) const = default;
+};
 
 // All numbers are those of one micro-batch on one device.
 struct ProfiledBlock {
@@ -27,6 +50,9 @@ struct ProfiledBlock {
   double saved_bytes = 0;      // kept from the forward pass until the backward pass
   double parameter_bytes = 0;  // the gradients take the same number of bytes
   double workspace_bytes = 0;  // in use only while a pass of the block runs
+
+  // Nothing: every rank of a tensor axis computes and holds the whole block.
+  std::optional<TensorCut> tensor = {};
 
   double backward() const { return backward_input + backward_weight; }
   double seconds() const { return forward + backward(); }
@@ -71,12 +97,17 @@ struct PassesInStep {
 //     "blocks": [
 //       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
 //        "backward_weight_seconds": 0.0006, "spread": 0.01, "output_bytes": 4096,
-//        "saved_bytes": 8192, "parameter_bytes": 400, "workspace_bytes": 0}],
+//        "saved_bytes": 8192, "parameter_bytes": 400, "workspace_bytes": 0,
+//        "tensor": {"units": 4, "tokens": 64, "time_share": 0.9, "parameter_share": 0.95,
+//                   "saved_share": 0.7, "token_time_share": 0.1, "token_saved_share": 0.3,
+//                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2, "sum_bytes":
+//                   4096}}],
 //     "edges": [["stem", "head"]]
 //   }
 //
 // `blocks`, and the name, the times and the bytes of each block except for workspace_bytes are
-// required. Without `edges`, each block reads the output of the one before it.
+// required; in `tensor`, nothing is, and what is missing is 0 or false. Without `edges`, each block
+// reads the output of the one before it.
 struct Profile {
   ProfiledModel model = {};
   std::string device = {};       // on which the times were measured
@@ -105,7 +136,8 @@ struct Profile {
   // backward time counts for inputs and half for weights, and Input layers get no times and no
   // bytes. `name` is the file's name, for errors. Throws Error(usage) with the line
   // and the field for other text, an unknown, missing or repeated key, a number that is negative or
-  // not finite, a repeated block name, an edge of an unknown block, and edges that form a cycle.
+  // not finite, shares whose sum is above 1, a repeated block name, an edge of an unknown block,
+  // and edges that form a cycle.
   static Profile parse(std::string_view text, std::string_view name);
   std::string text() const;
 

@@ -18,12 +18,16 @@ BucketAverages::BucketAverages(const comm::Group& group, const ReducerOptions& o
   if (hook) {
     hook_ = std::make_unique<HookThread>(*group_.split(0), std::move(hook), options_.trace);
   }
+  if (options_.sums) options_.sums->lay_out(buckets_);
 }
 
-BucketAverages::~BucketAverages() = default;
+BucketAverages::~BucketAverages() {
+  if (options_.sums) options_.sums->drop();
+}
 
 void BucketAverages::rebuild(const std::vector<std::vector<size_t>>& members) {
   buckets_ = make_buckets(group_, slots_, members);
+  if (options_.sums) options_.sums->lay_out(buckets_);
 }
 
 void BucketAverages::begin_step() {
@@ -81,6 +85,7 @@ void BucketAverages::launch(Bucket& bucket, double factor, bool is_final_layout)
   } else if (factor != 1) {
     flat.mul_(factor);
   }
+  if (options_.sums) return options_.sums->start(bucket);
   if (hook_ && is_final_layout) {
     hook_->submit(bucket.gradient);
     return;
@@ -118,7 +123,7 @@ void BucketAverages::average_block(Bucket& bucket) {
 }
 
 void BucketAverages::take_result(Bucket& bucket) {
-  if (!bucket.work) return;  // the hook averages it
+  if (!bucket.work) return;  // the hook or `sums` averages it
   bucket.work->wait();
   if (options_.copies) {
     const auto index = static_cast<size_t>(bucket.gradient.index);
@@ -133,6 +138,7 @@ void BucketAverages::take_result(Bucket& bucket) {
 void BucketAverages::finish() {
   while (taken_ < launched_) take_result(buckets_[taken_++]);
   if (hook_) hook_->wait();
+  if (options_.sums) options_.sums->finish();
   for (auto& bucket : buckets_) {
     if (const auto copied = std::exchange(bucket.copied, std::nullopt)) copied->wait();
   }

@@ -28,6 +28,12 @@ DataParallel::DataParallel(torch::nn::Module& module, comm::Group group,
                  .got = "a hook and codec " + options_.codec.name,
                  .expected = "one of them"});
   }
+  if (options_.sums && (options_.hook || options_.codec.name != "none")) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "summation servers average plain gradients",
+                 .got = options_.hook ? "a hook" : "codec " + options_.codec.name,
+                 .expected = "neither hook nor codec"});
+  }
   attach();
 }
 
@@ -54,6 +60,7 @@ void DataParallel::make_reducer() {
                      .find_unused_parameters = options_.find_unused_parameters,
                      .static_graph = options_.static_graph,
                      .bucket_order = options_.bucket_order,
+                     .sums = options_.sums,
                      .trace = options_.trace},
       std::move(hook));
 }

@@ -23,6 +23,7 @@ class Module;
 
 namespace troika::parallel {
 
+class BucketSums;
 class Reducer;
 
 // The divisor of the mean over ranks, with the weights of begin_step().
@@ -57,6 +58,9 @@ struct DataParallelOptions {
   comm::CodecOptions codec = {};
   // A user's function that replaces the codec.
   BucketHook hook = {};
+  // Averages buckets instead of the group's all-reduce; cannot be combined with a codec or a hook.
+  // A single rank does not use it.
+  std::shared_ptr<BucketSums> sums = {};
   // The result of an earlier bucket_order(). The buckets have this order from the first step. A run
   // that resumes needs it to produce the same bits as an uninterrupted run.
   std::vector<std::string> bucket_order = {};

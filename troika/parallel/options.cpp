@@ -102,8 +102,8 @@ void add_options(config::Table& table, ServerSection& options) {
             "consistency bounded: number of steps that processes may be apart", count_from(0));
   table.add("server.servers", &options.servers,
             "parameter_server, downpour: number of servers, which are threads of the processes; 0: "
-            "one in "
-            "each process",
+            "one in each process; byteps: number of servers that were launched; each process has "
+            "one more",
             config::between(int64_t{0}, int64_t{4096}));
   table.add(
       "server.replicas", &options.replicas,
@@ -117,8 +117,24 @@ void add_options(config::Table& table, ServerSection& options) {
             "empty: none");
   table.add(
       "server.limit_seconds", &options.limit_seconds,
-      "parameter_server, downpour: a process that is silent for this number of seconds is lost",
+      "parameter_server, downpour, byteps: a process that is silent for this number of seconds is "
+      "lost",
       above(0.0));
+}
+
+void add_options(config::Table& table, BytePsSection& options) {
+  table.add("byteps.partition_bytes", &options.partition_bytes,
+            "byteps: largest piece of gradients that one server sums, in bytes",
+            config::at_least(int64_t{64}));
+  table.add("byteps.credit_bytes", &options.credit_bytes,
+            "byteps: bytes that a process may have pushed before servers have confirmed them; a "
+            "larger piece goes alone; 0: no limit",
+            config::at_least(int64_t{0}));
+  table.add("byteps.priorities", &options.priorities,
+            "byteps: gradients of the layers that the next forward pass uses first go first");
+  table.add("byteps.links", &options.links,
+            "byteps: bandwidths of the links of launched servers, then of processes, as numbers "
+            "with commas; empty: they are equal");
 }
 
 void add_options(config::Table& table, DownpourSection& options) {

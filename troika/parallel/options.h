@@ -67,7 +67,8 @@ struct DiLoCoOptions {
   double outer_momentum = 0.9;
 };
 
-// Section [server], of strategies parameter_server and downpour.
+// Section [server], of strategies parameter_server and downpour; byteps has `servers` and
+// `limit_seconds`.
 struct ServerSection {
   std::string consistency = "sequential";  // or bounded, eventual
   int64_t delay = 0;                       // steps, of bounded
@@ -76,6 +77,8 @@ struct ServerSection {
   std::string push_filters = {};           // texts for server::parse_filters()
   std::string pull_filters = {};
   double limit_seconds = 10;
+
+  bool operator==(const ServerSection&) const = default;
 };
 
 // Section [downpour], of strategy downpour.
@@ -85,6 +88,14 @@ struct DownpourSection {
   double local_rate = 1;  // a multiple of the learning rate
   bool overlap = true;
   int64_t warm_start_steps = 0;  // of replica 0, alone
+};
+
+// Section [byteps], of strategy byteps.
+struct BytePsSection {
+  int64_t partition_bytes = 4'096'000;
+  int64_t credit_bytes = 0;  // 0: no limit
+  bool priorities = true;
+  std::string links = {};
 };
 
 // Section [ft_ddp], of strategy ft_ddp. The names are TorchFT's.
@@ -102,6 +113,7 @@ void add_options(config::Table& table, LocalSgdOptions& options);
 void add_options(config::Table& table, DiLoCoOptions& options);
 void add_options(config::Table& table, ServerSection& options);
 void add_options(config::Table& table, DownpourSection& options);
+void add_options(config::Table& table, BytePsSection& options);
 void add_options(config::Table& table, FtDdpSection& options);
 void add_options(config::Table& table, MeshOptions& options);
 void add_options(config::Table& table, PipelineSection& options);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "troika/base/trace.h"
 #include "troika/comm/group.h"
+#include "troika/parallel/bucket_sums.h"
 #include "troika/parallel/buckets.h"
 
 namespace troika::parallel {
@@ -28,6 +30,8 @@ struct ReducerOptions {
   // The ranks that keep the same block in other sharding groups. Blocks are averaged over them as
   // well. Not used if `keeps` is `all`.
   std::optional<comm::Group> copies = {};
+  // Averages buckets instead of the group's all-reduce. Only for Keeps::all, and without hook.
+  std::shared_ptr<BucketSums> sums = {};
   Trace* trace = nullptr;
 };
 

@@ -95,7 +95,10 @@ void Lighthouse::join(const std::string& name, const Report& report, net::Durati
 }
 
 void Lighthouse::found(net::Duration now) {
-  if (known_.empty()) return;
+  if (known_.empty()) {
+    wait_end_.reset();
+    return;
+  }
   const auto count = static_cast<int>(known_.size());
   if (!wait_end_) wait_end_ = now + seconds(rules_->join_timeout);
   const bool has_enough = count >= rules_->min_replicas && now >= *wait_end_;
@@ -163,7 +166,10 @@ void Lighthouse::send_quorum() {
 }
 
 void Lighthouse::vote(const std::string& name, const Report& report, net::Duration now) {
-  if (!quorum_ || is_pending_ || report.id != quorum_->id || !quorum_->find(name)) return;
+  if (!quorum_ || is_pending_ || report.id != quorum_->id) return;
+  // A sum without the state of the others would part from them.
+  const auto* member = quorum_->find(name);
+  if (member == nullptr || (report.ok && !is_up_to_date(*member))) return;
   if (!report.ok) {
     if (++refusals_ <= kMostRefusals) return send_quorum();
     return refuse_all(

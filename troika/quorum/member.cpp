@@ -1,19 +1,17 @@
 #include "troika/quorum/member.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/net/bytes.h"
-#include "troika/net/interface.h"
+#include "troika/quorum/member_endpoint.h"
 #include "troika/quorum/ring.h"
 
 namespace troika::quorum {
@@ -26,27 +24,6 @@ constexpr net::Duration kHeartbeat = std::chrono::milliseconds(100);
 constexpr Milliseconds kAttempt{200};
 constexpr net::Duration kForever = std::chrono::hours(24 * 365);
 constexpr net::Duration kTimeToPart = std::chrono::milliseconds(500);
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
-net::TcpOptions member_endpoint(const MemberOptions& options) {
-  return {.name = fmt::format("replica {}, process {}-{:08x}", options.rank, ::getpid(),
-                              std::random_device()()),
-          .secret = options.secret,
-          .listen = {{is_loopback(options.lighthouse.host) ? "127.0.0.1" : "", 0}},
-          .polls = false};
-}
-
-std::vector<net::Address> addresses_of(const net::TcpEndpoint& endpoint,
-                                       const net::Address& lighthouse) {
-  const int port = endpoint.addresses().front().port;
-  if (is_loopback(lighthouse.host)) return {{"127.0.0.1", port}};
-  std::vector<net::Address> result;
-  for (const auto& host : net::own_addresses(lighthouse.host)) result.push_back({host, port});
-  return result;
-}
 
 }  // namespace
 
@@ -101,8 +78,7 @@ void Member::take(const News& news) {
       name_ = news.text;
       return;
     case News::Kind::found:
-      founds_ = true;
-      founds_again_ = news.quorum.id > 0;
+      founds_ = news.quorum.id > 0 ? Founding::again : Founding::first;
       return;
     case News::Kind::refused:
       refusal_ = news.text;
@@ -146,6 +122,12 @@ void Member::wait(const std::function<bool()>& is_over, const std::string& what)
   TROIKA_CHECK(has_ended, "the end of " + what);
 }
 
+bool Member::founds() {
+  bool result = false;
+  net::act_on(endpoint_, [&] { result = founds_ != Founding::none; });
+  return result;
+}
+
 Quorum Member::current() {
   Quorum result;
   net::act_on(endpoint_, [&] { result = news_.quorum; });
@@ -175,21 +157,25 @@ Admission Member::join() {
           .rank = options_.rank,
           .addresses = addresses_of(endpoint_, options_.lighthouse),
           .rules = options_.rules});
+  int64_t tried = 0;
   for (;;) {
-    const int64_t tried = current().id;
     const auto has_place = [&] {
       const auto* own = news_.quorum.find(endpoint_.name());
       return own != nullptr && news_.quorum.id > tried;
     };
-    wait([&] { return founds_ || is_finished_ || has_place(); }, "joining");
+    wait([&] { return founds_ != Founding::none || is_finished_ || has_place(); }, "joining");
     if (is_finished_) return {.is_finished = true};
-    if (founds_) return {.founds = true, .founds_again = founds_again_};
+    if (founds_ != Founding::none) {
+      return {.founds = true, .founds_again = founds_ == Founding::again};
+    }
     const auto quorum = current();
+    tried = quorum.id;
     const auto* own = quorum.find(endpoint_.name());
     const auto* donor = own ? quorum.find(own->donor) : nullptr;
     if (donor == nullptr) continue;
     if (auto state = heal(quorum, *donor)) {
       report({.kind = Report::Kind::healed, .step = quorum.step});
+      healed_ = quorum.step;
       return {.step = quorum.step, .state = std::move(*state)};
     }
   }
@@ -198,8 +184,8 @@ Admission Member::join() {
 std::optional<std::string> Member::heal(const Quorum& quorum, const QuorumMember& donor) {
   const auto stops = [&] {
     const auto* own = news_.quorum.find(endpoint_.name());
-    return founds_ || is_finished_ || news_.quorum.step != quorum.step || own == nullptr ||
-           own->donor != donor.name;
+    return founds_ != Founding::none || is_finished_ || news_.quorum.step != quorum.step ||
+           own == nullptr || own->donor != donor.name;
   };
   if (!connect(donor, /*dials=*/true, stops, seconds(options_.rules.timeout))) return std::nullopt;
   auto request = std::make_shared<std::string>(sizeof(int64_t), '\0');
@@ -226,8 +212,8 @@ std::optional<std::string> Member::heal(const Quorum& quorum, const QuorumMember
 }
 
 void Member::give_state(const std::string& peer, int64_t step) {
-  if (step != news_.quorum.step) return;  // the patient gets another donor
-  if (!state_) {
+  if (step < news_.quorum.step) return;  // the patient gets another donor
+  if (step > news_.quorum.step || !state_) {
     patients_.insert(peer);
     return;
   }
@@ -239,14 +225,21 @@ void Member::give_state(const std::string& peer, int64_t step) {
 }
 
 Share Member::begin_step(int64_t step, const std::function<std::string()>& state) {
-  if (std::exchange(founds_, false)) report({.kind = Report::Kind::ready, .step = step});
+  bool is_ready = false;
+  net::act_on(endpoint_,
+              [&] { is_ready = std::exchange(founds_, Founding::none) != Founding::none; });
+  if (is_ready) report({.kind = Report::Kind::ready, .step = step});
   wait(
       [&] {
         const auto& quorum = news_.quorum;
-        return quorum.step == step && quorum.find(endpoint_.name()) != nullptr;
+        return founds_ != Founding::none ||
+               (quorum.step >= step && quorum.find(endpoint_.name()) != nullptr);
       },
       "waiting for a quorum");
   const auto quorum = current();
+  const auto* own = quorum.find(endpoint_.name());
+  const bool has_state = own != nullptr && (own->donor.empty() || healed_ == step);
+  if (founds() || quorum.step != step || !has_state) lose_place(step);
   const bool gives = std::ranges::any_of(
       quorum.members, [&](const QuorumMember& member) { return member.donor == endpoint_.name(); });
   if (gives) {
@@ -256,7 +249,17 @@ Share Member::begin_step(int64_t step, const std::function<std::string()>& state
       for (const auto& peer : std::exchange(patients_, {})) give_state(peer, step);
     });
   }
-  return quorum.find(endpoint_.name())->share;
+  return own->share;
+}
+
+// A donor that is lost before the lighthouse knows that its patient has healed takes the patient's
+// place along.
+void Member::lose_place(int64_t step) const {
+  throw Error("quorum", ErrorKind::peer,
+              {.what = fmt::format("replica {} has lost its place in step {}", options_.rank, step),
+               .got = "the loss of the replica that gave it its state",
+               .expected = "a place in each step",
+               .hint = "a new process in its place joins the others, if they go on"});
 }
 
 bool Member::connect(const QuorumMember& peer, bool dials, const std::function<bool()>& stops,
@@ -278,6 +281,13 @@ bool Member::connect(const QuorumMember& peer, bool dials, const std::function<b
       if (problem.kind() != ErrorKind::timeout) throw;
     }
   }
+}
+
+void Member::drop(int64_t id) {
+  const auto channel = kSums + static_cast<net::Channel>(id);
+  // Messages for this sum that still come must not stay in the mailbox.
+  endpoint_.handle(channel, 0, [](const std::string&, const std::string&) {});
+  old_sums_.push_back(channel);
 }
 
 template <typename Number>
@@ -307,9 +317,7 @@ bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> 
     if (options_.on_phase) options_.on_phase(Phase::in_sum);
   });
   if (result.end == RingResult::End::done) return true;
-  // Messages for this sum that still come must not stay in the mailbox.
-  endpoint_.handle(ring.channel, 0, [](const std::string&, const std::string&) {});
-  old_sums_.push_back(ring.channel);
+  drop(quorum.id);
   problem = result.problem;
   return false;
 }
@@ -321,8 +329,14 @@ std::vector<Number> Member::sum(size_t size,
     if (options_.on_phase) options_.on_phase(phase);
   };
   tell(Phase::before_sum);
+  int64_t last = counted_.id;
   for (;;) {
     const auto quorum = current();
+    // Members send for quorums that this one learns of too late.
+    if (last > 0) {
+      while (++last < quorum.id) drop(last);
+    }
+    last = quorum.id;
     const auto* own = quorum.find(endpoint_.name());
     TROIKA_CHECK(own != nullptr, "a sum in a step that has begun");
     const auto values = std::make_shared<std::vector<Number>>(size);
@@ -334,9 +348,15 @@ std::vector<Number> Member::sum(size_t size,
       report({.kind = Report::Kind::vote, .id = quorum.id, .ok = is_done, .text = problem});
       tell(Phase::after_vote);
     }
-    wait([&] { return news_.quorum.id != quorum.id || news_.quorum.step != quorum.step; },
-         "a vote");
-    if (current().step == quorum.step) continue;
+    wait(
+        [&] {
+          return founds_ != Founding::none || news_.quorum.id != quorum.id ||
+                 news_.quorum.step != quorum.step;
+        },
+        "a vote");
+    if (!founds() && current().step == quorum.step) continue;
+    // The others committed the step without this member's sum, or are all lost.
+    if (!is_done || founds()) lose_place(quorum.step);
     counted_ = quorum;
     // All that members sent for earlier sums has arrived.
     for (const auto channel : std::exchange(old_sums_, {})) endpoint_.handle(channel, 0, {});

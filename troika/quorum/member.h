@@ -98,19 +98,29 @@ class Member {
   template <typename Number>
   bool try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
                std::string& problem);
+  // Throws Error(peer).
+  [[noreturn]] void lose_place(int64_t step) const;
+  // Has messages for the sum over a quorum dropped until a step is committed.
+  void drop(int64_t id);
+  bool founds();
   Quorum current();
+
+  // Whether the lighthouse has told this member to found the run; again: after a loss of all.
+  enum class Founding { none, first, again };
 
   const MemberOptions options_;
   const net::Duration heartbeat_;
   // Used under the rules for callbacks:
   News news_;  // the latest with a quorum
-  bool founds_ = false, founds_again_ = false, is_finished_ = false;
+  Founding founds_ = Founding::none;
+  bool is_finished_ = false;
   std::optional<std::string> name_;           // of the run; empty: this member chooses it
   std::string refusal_;                       // why the membership ended
   bool has_lost_ = false;                     // the lighthouse
   std::set<std::string> peers_;               // connected
   std::shared_ptr<const std::string> state_;  // for patients, of step news_.quorum.step
   std::set<std::string> patients_;            // that asked for it before it was there
+  int64_t healed_ = -1;                       // the step whose state this member got from a donor
   Quorum counted_;
   std::vector<net::Channel> old_sums_;  // whose late messages are dropped
   net::TcpEndpoint endpoint_;           // ends first, because its callbacks use the others

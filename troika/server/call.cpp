@@ -13,6 +13,7 @@ void check_answer(const RangeRequest& request, const Answer& plain) {
   const bool has_lengths = table.width == 0 && reads(request.operation);
   uint64_t expected =
       reads(request.operation) ? request.keys.count * width_of(table, request.operation) : 0;
+  if (request.operation == Operation::compute) expected = request.call->numbers.size();
   if (has_lengths) {
     expected = std::accumulate(plain.lengths.begin(), plain.lengths.end(), uint64_t{0});
   }
@@ -28,6 +29,7 @@ void check_answer(const RangeRequest& request, const Answer& plain) {
 
 void Call::assemble() {
   if (requests.empty() || !reads(requests.front()->operation)) return;
+  if (requests.front()->operation == Operation::compute) return combine_numbers();
   const size_t size = size_of(table.type);
   uint64_t keys = 0;
   for (const auto& request : requests) keys += request->keys.count;
@@ -73,6 +75,20 @@ void Call::assemble() {
       at += bytes;
     }
   }
+}
+
+void Call::combine_numbers() {
+  std::vector<double> combined(numbers.size());
+  for (const auto& request : requests) {
+    const auto answered = parse_answer(*request->answer).values;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      double number = 0;
+      std::memcpy(&number, answered.data() + i * sizeof(number), sizeof(number));
+      combined[i] = combine(numbers[i], combined[i], number);
+    }
+  }
+  values.resize(combined.size() * sizeof(double));
+  if (!combined.empty()) std::memcpy(values.data(), combined.data(), values.size());
 }
 
 void Call::finish() {

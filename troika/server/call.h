@@ -13,6 +13,7 @@
 #include "troika/server/handle.h"
 #include "troika/server/request.h"
 #include "troika/server/send.h"
+#include "troika/server/vector_algebra.h"
 
 namespace troika::server {
 
@@ -55,9 +56,14 @@ struct Call {
   std::string what;  // for messages
   TableSpec table;
   std::vector<std::shared_ptr<RangeRequest>> requests;
-  size_t unanswered = 0;     // of requests
-  uint64_t pushed_keys = 0;  // for Traffic
-  uint64_t left_out = 0;
+  // The kinds of the vector operations that return a number; only for Operation::compute.
+  std::vector<VectorKind> numbers = {};
+  size_t unanswered = 0;  // of requests
+  // For Traffic.
+  struct CountedKeys {
+    uint64_t pushed = 0;
+    uint64_t left_out = 0;
+  } counted;
   bool is_done = false;
   // Without a text if the call did not fail.
   struct Failure {
@@ -66,8 +72,8 @@ struct Call {
   } failure;
   std::function<std::string()> missing = {};  // describes the missing answers, for messages
   std::vector<std::function<void()>> listeners = {};
-  // The result of a read: the bytes of the values and, for width 0, the number of values of each
-  // key.
+  // The result of a read: the bytes of the values or numbers and, for width 0, the number of values
+  // of each key.
   std::vector<uint32_t> lengths = {};
   std::vector<char> values = {};
 
@@ -75,6 +81,9 @@ struct Call {
   void assemble();
   // Runs the listeners.
   void finish();
+
+ private:
+  void combine_numbers();
 };
 
 }  // namespace troika::server

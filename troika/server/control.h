@@ -25,6 +25,8 @@ inline constexpr net::Channel kCopies = kFirstChannel + 4;
 inline constexpr net::Channel kReceipts = kFirstChannel + 5;
 inline constexpr net::Channel kStatusQuestions = kFirstChannel + 6;
 inline constexpr net::Channel kStatusAnswers = kFirstChannel + 7;
+inline constexpr net::Channel kBatchReports = kFirstChannel + 8;
+inline constexpr net::Channel kBatchOrders = kFirstChannel + 9;
 
 enum class Role : uint8_t { server, worker };
 

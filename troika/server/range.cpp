@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "troika/base/random.h"
 #include "troika/server/step_sum.h"
+#include "troika/server/vector_kernels.h"
 
 namespace troika::server {
 
@@ -43,11 +45,49 @@ bool Range::is_next(const RequestHead& head) const {
 
 std::string Range::refusal(const RequestBody& body) const {
   if (body.table >= stores_.size()) return fmt::format("there is no table {}", body.table);
+  if (body.operation == Operation::compute) return refusal_of_operations(body);
   return std::visit([&](const auto& store) { return store.refusal(body); }, stores_[body.table]);
+}
+
+std::string Range::refusal_of_operations(const RequestBody& body) const {
+  const auto& first = tables_[body.table].spec;
+  for (const auto& operation : parse_operations(body.values)) {
+    for (const uint32_t table :
+         {operation.x, has_second(operation.kind) ? operation.y : operation.x}) {
+      if (table >= tables_.size()) return fmt::format("there is no table {}", table);
+      if (const auto problem = vector_problem(first, tables_[table].spec); !problem.empty()) {
+        return problem;
+      }
+    }
+  }
+  return "";
+}
+
+void Range::compute(const Request& request) {
+  const auto& [head, body] = request;
+  auto& numbers = numbers_[{head.worker, head.number}];
+  std::visit(
+      [&]<typename T>(const Store<T>&) {
+        for (const auto& [kind, x, y, unused, factor] : parse_operations(body.values)) {
+          auto& first = std::get<Store<T>>(stores_[x]);
+          std::span<const T> second;
+          // A change comes first: it may move the values, also those of a second operand that is
+          // the same table.
+          const std::span<T> changed = changes_first(kind) ? first.change_all() : std::span<T>();
+          if (has_second(kind)) second = std::get<Store<T>>(stores_[y]).all();
+          if (changes_first(kind)) {
+            execute<T>(kind, changed, second, factor);
+          } else {
+            numbers.push_back(reduce<T>(kind, first.all(), second));
+          }
+        }
+      },
+      stores_[body.table]);
 }
 
 void Range::write(const Request& request, const Message& message) {
   const auto& [head, body] = request;
+  if (body.operation == Operation::compute) return compute(request);
   const bool is_assignment = !pushes(body.operation);
   const bool waits = !is_assignment && head.step > committed_ &&
                      tables_[body.table].spec.application == Application::per_step;
@@ -68,6 +108,15 @@ AnswerMessage Range::read(const Request& request, const Coding& coding, bool has
                 .range = head.range,
                 .has_kept_keys = has_kept_keys};
   std::string text;
+  if (body.operation == Operation::compute) {
+    const auto found = numbers_.find({head.worker, head.number});
+    if (found != numbers_.end()) {
+      answer.values = {reinterpret_cast<const char*>(found->second.data()),
+                       found->second.size() * sizeof(double)};
+    }
+    write_answer(answer, ValueType::float64, {}, 0, text);
+    return {std::make_shared<const std::string>(std::move(text))};
+  }
   SharedBytes shared;
   std::visit(
       [&]<typename T>(const Store<T>& store) {
@@ -96,6 +145,8 @@ AnswerMessage Range::read(const Request& request, const Coding& coding, bool has
 
 void Range::advance(const RequestHead& head) {
   clocks_[head.worker] = head.number;
+  numbers_.erase(numbers_.lower_bound({head.worker, 0}),
+                 numbers_.lower_bound({head.worker, std::min(head.floor, head.number)}));
 }
 
 template <typename T>
@@ -174,12 +225,19 @@ std::string Range::save() const {
     writer.number<uint64_t>(messages.size());
     for (const auto& message : messages) writer.text(*message);
   }
+  writer.number<uint64_t>(numbers_.size());
+  for (const auto& [worker_and_request, numbers] : numbers_) {
+    writer.number(worker_and_request.first);
+    writer.number(worker_and_request.second);
+    writer.array(std::span<const double>(numbers));
+  }
   return copy;
 }
 
 void Range::forget_workers() {
   clocks_.clear();
   waiting_.clear();
+  numbers_.clear();
 }
 
 void Range::load(std::string_view copy) {
@@ -202,6 +260,7 @@ void Range::load(std::string_view copy) {
   check_step(committed);
   decltype(clocks_) clocks;
   decltype(waiting_) waiting;
+  decltype(numbers_) numbers;
   for (auto left = reader.number<uint64_t>(); left > 0; --left) {
     const auto worker = reader.number<uint64_t>();
     clocks[worker] = reader.number<uint64_t>();
@@ -219,10 +278,18 @@ void Range::load(std::string_view copy) {
       if (!fits) expect("a write that does not fit its table", "one that does");
     }
   }
+  // Snapshots from before there were vector operations end here.
+  for (auto left = reader.is_over() ? 0 : reader.number<uint64_t>(); left > 0; --left) {
+    const auto worker = reader.number<uint64_t>();
+    const auto number = reader.number<uint64_t>();
+    const auto saved = reader.array<double>();
+    numbers[{worker, number}].assign(saved.begin(), saved.end());
+  }
   stores_ = std::move(stores);
   committed_ = committed;
   clocks_ = std::move(clocks);
   waiting_ = std::move(waiting);
+  numbers_ = std::move(numbers);
 }
 
 }  // namespace troika::server

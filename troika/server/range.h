@@ -46,7 +46,8 @@ class Range {
   // Returns an answer with the values that the request reads, encoded as `coding` says. Later
   // writes do not change it. `has_kept_keys` is passed on to the answer.
   AnswerMessage read(const Request& request, const Coding& coding, bool has_kept_keys) const;
-  // Advances the worker's clock to the request.
+  // Advances the worker's clock to the request. Forgets the numbers of vector operations to which
+  // the worker has the answers.
   void advance(const RequestHead& head);
   // Applies the waiting pushes of all steps up to this one, except for those of steps that a
   // departed worker did not finish. Does nothing if the step was committed already.
@@ -70,6 +71,8 @@ class Range {
   using AnyStore = std::variant<Store<float>, Store<double>>;
 
   std::vector<AnyStore> make_stores() const;
+  std::string refusal_of_operations(const RequestBody& body) const;
+  void compute(const Request& request);
   template <typename T>
   void apply_sums(Store<T>& store, uint32_t table, int64_t step, const Departed& departed);
 
@@ -80,6 +83,9 @@ class Range {
   std::map<uint64_t, uint64_t> clocks_;  // by worker
   int64_t committed_ = -1;
   std::map<std::pair<int64_t, uint64_t>, std::vector<Message>> waiting_;  // by step and worker
+  // The numbers that vector operations have returned, by worker and request: a request that arrives
+  // again is answered with them, because the vectors may have changed since.
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<double>> numbers_;
 };
 
 }  // namespace troika::server

@@ -56,6 +56,8 @@ const char* phrase_of(Operation operation) {
       return "pull of states from";
     case Operation::assign_state:
       return "assignment of states to";
+    case Operation::compute:
+      return "vector operations on";
     case Operation::assign:
       break;
   }
@@ -109,7 +111,7 @@ RequestHead parse_head(std::string_view message) {
   head.range = reader.number<uint32_t>();
   head.table = reader.number<uint32_t>();
   const auto operation = reader.number<uint8_t>();
-  if (operation > static_cast<uint8_t>(Operation::assign_state)) {
+  if (operation > static_cast<uint8_t>(Operation::compute)) {
     fail_request("unknown operation in a request", operation);
   }
   head.operation = static_cast<Operation>(operation);

@@ -22,13 +22,23 @@
 
 namespace troika::server {
 
-enum class Operation : uint8_t { push, pull, push_pull, assign, pull_state, assign_state };
+enum class Operation : uint8_t {
+  push,
+  pull,
+  push_pull,
+  assign,
+  pull_state,
+  assign_state,
+  // Vector operations (vector_kernels.h) on whole tables, of which the request has no keys. It
+  // counts as a write also if it changes no vector: copies on other servers keep its numbers too.
+  compute,
+};
 
 inline bool writes(Operation operation) {
   return operation != Operation::pull && operation != Operation::pull_state;
 }
 inline bool reads(Operation operation) {
-  return !writes(operation) || operation == Operation::push_pull;
+  return !writes(operation) || operation == Operation::push_pull || operation == Operation::compute;
 }
 // Whether the table's update rule applies the values of a write.
 inline bool pushes(Operation operation) {

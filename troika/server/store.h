@@ -39,6 +39,10 @@ class Store {
   // store the new values elsewhere.
   std::optional<std::span<const T>> stored(const RequestBody& request) const;
   std::shared_ptr<const void> owner() const { return values_; }
+  // All values of a table with fixed_rows() and a width, in the order of rows; the second one for a
+  // change.
+  std::span<const T> all() const { return *values_; }
+  std::span<T> change_all() { return writable(); }
   // The number of all values.
   size_t value_count() const { return values_->size(); }
   // Appends the values or the states, and for width 0 the number of values of each key.

@@ -61,6 +61,7 @@ void Worker::tick() {
 
 void Worker::follow(const State& state) {
   if (!member_.refusal().empty()) return fail_all(member_.refusal());
+  number_ = state.worker;
   const auto begun = steps_.follow(state);
   const auto failed = requests_.follow(member_.map(), state.worker, state.committed);
   for (const auto& [request, reason] : failed) {
@@ -144,13 +145,13 @@ Handle Worker::start(Operation operation, std::string_view table, const Keys& ke
   const auto index = table_index(*map, table);
   call->table = map->tables[index];
   check_call(operation, call->table, call->what, keys, values, options);
-  if (writes(operation)) call->pushed_keys = keys.count();
+  if (writes(operation)) call->counted.pushed = keys.count();
   const auto ranges = static_cast<uint32_t>(map->ranges.size());
   if (filter && filter->selects() && operation == Operation::push) {
     const RequestBody all{
         .run = keys.run, .keys = keys.list, .lengths = options.lengths, .values = values->bytes};
     const auto kept = filter->select(all, step, static_cast<uint64_t>(call->timestamp));
-    call->left_out = keys.count() - kept.keys.size();
+    call->counted.left_out = keys.count() - kept.keys.size();
     if (kept.keys.empty()) return enqueue(call, options);
     const Values left(values->type, kept.values);
     // Keys that are still consecutive need no list.
@@ -188,7 +189,7 @@ Handle Worker::enqueue(const std::shared_ptr<Call>& call, const CallOptions& opt
   };
   net::act_on(endpoint_, [&] {
     calls_[call->timestamp] = call;
-    requests_.count_keys(call->pushed_keys, call->left_out);
+    requests_.count_keys(call->counted.pushed, call->counted.left_out);
     call->step = steps_.current();
     if (call->step >= 0) steps_.add_call(call->step);
     if (!member_.refusal().empty()) return fail_all(member_.refusal());
@@ -237,6 +238,18 @@ Surroundings Worker::surroundings() {
   Surroundings surroundings;
   net::act_on(endpoint_, [&] { surroundings = member_.surroundings(); });
   return surroundings;
+}
+
+std::shared_ptr<const RingMap> Worker::map() {
+  std::shared_ptr<const RingMap> map;
+  net::act_on(endpoint_, [&] { map = member_.map(); });
+  return map;
+}
+
+uint64_t Worker::number() {
+  uint64_t number = 0;
+  net::act_on(endpoint_, [&] { number = number_; });
+  return number;
 }
 
 Traffic Worker::traffic() {

@@ -18,6 +18,7 @@
 #include "troika/server/push_filter.h"
 #include "troika/server/range_requests.h"
 #include "troika/server/steps.h"
+#include "troika/server/vector_algebra.h"
 
 namespace troika::server {
 
@@ -137,6 +138,17 @@ class Worker {
   Handle assign_state(std::string_view table, const Keys& keys, const Values& states,
                       const CallOptions& options = {});
 
+  // Executes operations on whole dense tables in their order, at the servers. The finished handle
+  // has their numbers as values of type double, in the order of the operations that return one.
+  // Each range of the ring executes them once, like a write, and the numbers of ranges are combined
+  // in the order of ranges; so the bits of the result depend on the number of ranges, but not on
+  // that of servers. The states of update rules do not change, and filters do not apply. Pulls and
+  // other calls of this worker are executed before or after all operations. A call of another
+  // worker may be executed before them in one range and after them in another one, so workers must
+  // agree on who changes a vector when. `options` may have `after` only. Throws Error(server,
+  // usage) also for tables that are sparse, or differ in type, width or number of keys.
+  Handle compute(const VectorOperations& operations, const CallOptions& options = {});
+
   // Sets the filters of a table's pushes and pulls, for calls from now on. Values that the filter
   // `significant` has kept are forgotten; flush() sends them. Filters that leave out keys apply to
   // push(), not to push_pull() and assign(); `half` and `fixed` do not apply to assign(). Throws
@@ -147,6 +159,11 @@ class Worker {
   Handle flush(std::string_view table);
   Traffic traffic();
   Surroundings surroundings();
+  // Returns the newest map of ranges and workers that this worker has; generation 0 before it has
+  // one.
+  std::shared_ptr<const RingMap> map();
+  // Returns the number of this worker in the map; 0 before the scheduler has given it one.
+  uint64_t number();
 
   // Blocks until all calls are finished and the scheduler has confirmed that this worker may leave.
   // Throws Error(server, timeout).
@@ -180,6 +197,7 @@ class Worker {
   int64_t last_timestamp_ = 0;
   std::map<int64_t, std::shared_ptr<Call>> calls_;  // unfinished calls, by timestamp
   std::map<std::string, std::shared_ptr<PushFilter>, std::less<>> filters_;  // by table
+  uint64_t number_ = 0;
   net::Ticket timer_ = 0;
   Member member_;
 };

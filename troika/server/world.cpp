@@ -1,6 +1,7 @@
 #include "troika/server/world.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -170,14 +171,17 @@ World::World(const WorldOptions& options, const WorldParts& parts)
       scheduler_address_(options.scheduler) {
   auto scheduler = parts.scheduler;
   const bool has_one_each = options.is_embedded && options.servers == 0;
-  scheduler.first_servers = has_one_each ? options.workers : std::max(options.servers, 1);
+  first_servers_ = has_one_each ? options.workers : std::max(options.servers, 1);
+  const int beside = first_servers_;  // the number of the first server beside a worker
+  if (options.has_server_beside) first_servers_ += options.workers;
+  scheduler.first_servers = first_servers_;
   scheduler.first_workers = options.role == WorldRole::alone ? 1 : options.workers;
   switch (options.role) {
     case WorldRole::alone:
       scheduler_address_ = "127.0.0.1:0";
       add_scheduler(scheduler);
       for (int i = 0; i < scheduler.first_servers; ++i) {
-        add_server(fmt::format("server-{}", i), parts.server);
+        add_server(i, parts);
       }
       add_worker(0, parts.worker);
       break;
@@ -186,14 +190,15 @@ World::World(const WorldOptions& options, const WorldParts& parts)
       break;
     case WorldRole::server:
       keep_freed_memory();
-      add_server(fmt::format("server-{}", options.index), parts.server);
+      add_server(options.index, parts);
       break;
     case WorldRole::worker:
       if (options.has_scheduler) add_scheduler(scheduler);
       for (int i = options.index; options.is_embedded && i < scheduler.first_servers;
            i += options.workers) {
-        add_server(fmt::format("server-{}", i), parts.server);
+        add_server(i, parts);
       }
+      if (options.has_server_beside) add_server(beside + options.index, parts);
       add_worker(options.index, parts.worker);
       break;
   }
@@ -221,7 +226,9 @@ void World::add_scheduler(SchedulerOptions scheduler) {
   scheduler_ = std::make_unique<Scheduler>(node.endpoint, std::move(scheduler));
 }
 
-void World::add_server(const std::string& name, ServerOptions server) {
+void World::add_server(int index, const WorldParts& parts) {
+  const auto name = fmt::format("server-{}", index);
+  auto server = parts.server;
   const auto scheduler = parse_address(scheduler_address_);
   const bool is_local = net::is_loopback(scheduler.host);
   auto& node = add_node(name, {net::Address{is_local ? "127.0.0.1" : "", 0}});
@@ -231,6 +238,7 @@ void World::add_server(const std::string& name, ServerOptions server) {
   for (const auto& host : hosts) server.member.addresses += address_text(host, port) + " ";
   server.member.scheduler = kScheduler;
   node.watch_peers();
+  if (parts.service) services_.push_back(parts.service(node.endpoint));
   servers_.push_back(std::make_unique<Server>(node.endpoint, std::move(server)));
   node.connect_to(scheduler_address_, [name, here = servers_.back().get()] {
     // The server with the later name connects to the other one.
@@ -262,6 +270,41 @@ Worker& World::worker(Deadline deadline) {
   };
   node.endpoint.run_until(are_connected, std::min<net::Duration>(time_left(deadline), kAttempt));
   return *worker_;
+}
+
+net::Endpoint& World::connected_endpoint(Deadline deadline) {
+  TROIKA_CHECK(worker_, "this process has no worker");
+  auto& node = *nodes_.back();
+  std::vector<std::string> missing;
+  const auto are_connected = [&] {
+    missing.clear();
+    for (int i = 0; i < first_servers_; ++i) {
+      const auto name = fmt::format("server-{}", i);
+      if (!node.peers.contains(name)) missing.push_back(name);
+    }
+    return missing.empty();
+  };
+  if (!node.endpoint.run_until(are_connected, time_left(deadline))) {
+    throw Error("server", ErrorKind::timeout,
+                {.what = "not all servers were there in time",
+                 .got = fmt::format("none of {}", fmt::join(missing, ", ")),
+                 .expected = fmt::format("{} servers", first_servers_)});
+  }
+  return node.endpoint;
+}
+
+std::string World::trouble(net::Duration patience) {
+  const auto now = worker_->surroundings();
+  if (!now.refusal.empty()) return now.refusal;
+  if (now.scheduler_silence > patience) {
+    return fmt::format("the scheduler was last heard of {:.1f} s ago",
+                       std::chrono::duration<double>(now.scheduler_silence).count());
+  }
+  for (int i = 0; i < first_servers_; ++i) {
+    const auto name = fmt::format("server-{}", i);
+    if (!now.servers.contains(name)) return "the scheduler has not heard of " + name + " for long";
+  }
+  return {};
 }
 
 void World::leave(Deadline deadline) {

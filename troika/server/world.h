@@ -35,6 +35,9 @@ struct WorldOptions {
   // The servers are in the workers' processes: server i in that of worker i % workers. With 0
   // `servers`, each worker's process has one.
   bool is_embedded = false;
+  // Besides the `servers`, which are processes of their own, each worker's process has a server:
+  // server number `servers` + i in that of worker i.
+  bool has_server_beside = false;
   // This worker's process also has the scheduler, which listens at `scheduler`; port 0: any. Its
   // World must live until the other processes need the scheduler no more.
   bool has_scheduler = false;
@@ -61,6 +64,9 @@ struct WorldParts {
   SchedulerOptions scheduler = {};
   ServerOptions server = {};
   WorkerOptions worker = {};
+  // Makes a service of another kind on the endpoint of each server of this process. It ends before
+  // the endpoint. Empty: none.
+  std::function<std::shared_ptr<void>(net::Endpoint&)> service = {};
 };
 
 // Owns this process's endpoints, connects them to those of the other processes, also to those that
@@ -80,6 +86,14 @@ class World {
   // Blocks until this process's worker can begin, and returns it. Throws Error(server, timeout or
   // peer), and CheckError if there is none.
   Worker& worker(Deadline deadline);
+  // Blocks until all servers to begin with take part and this process's worker is connected to
+  // them, and returns the worker's endpoint: for services of other kinds in a world without tables.
+  // Throws Error(server, timeout) that names the servers that are missing, and CheckError without
+  // worker.
+  net::Endpoint& connected_endpoint(Deadline deadline);
+  // Returns why this process's worker cannot go on: the scheduler refuses it, or has been silent
+  // for `patience`. Empty: it can.
+  std::string trouble(net::Duration patience);
   // Leaves with this process's worker, and blocks until the scheduler has confirmed it. A process
   // that also has a server or the scheduler then serves the other workers until they have ended.
   // Throws like Worker::leave() and serve().
@@ -104,14 +118,16 @@ class World {
 
   Node& add_node(const std::string& name, std::vector<net::Address> listen);
   void add_scheduler(SchedulerOptions scheduler);
-  void add_server(const std::string& name, ServerOptions server);
+  void add_server(int index, const WorldParts& parts);
   void add_worker(int index, WorkerOptions worker);
   void serve_scheduler(Deadline deadline, const std::function<bool()>& is_asked_to_end);
 
   net::Secret secret_;
   net::Protection protection_;
   std::string scheduler_address_;
+  int first_servers_;
   std::vector<std::unique_ptr<Node>> nodes_;  // before the parts, which use their endpoints
+  std::vector<std::shared_ptr<void>> services_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Server>> servers_;
   std::unique_ptr<Worker> worker_;

@@ -58,7 +58,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   struct Entry;  // of the directory
   Entry& entry(int rank, size_t segment) const;
   void add_segment(size_t bytes);
-  // Of the `bytes` that are taken, `resident` still use physical memory.
+  // Notes a call of take(). `resident` of its `bytes` still used physical memory.
   void note_taken(size_t bytes, size_t resident);
   char* own(Ref ref) const;
   const Segment& segment_at(int rank, Ref ref, std::unique_lock<std::mutex>& lock);

@@ -10,6 +10,7 @@
 #include "troika/base/text.h"
 #include "troika/cluster/discovery/run_secret.h"
 #include "troika/server/scheduler.h"
+#include "troika/server/summation.h"
 
 namespace troika::parallel {
 
@@ -44,9 +45,13 @@ server::SchedulerOptions scheduler_options(const layout::ServerExchange& servers
   return options;
 }
 
+std::shared_ptr<void> summation_service(net::Endpoint& endpoint) {
+  return std::make_shared<server::SummationServer>(endpoint);
+}
+
 std::unique_ptr<server::World> embedded_world(const comm::Group& group,
                                               const layout::ServerExchange& servers,
-                                              const server::SchedulerOptions& scheduler) {
+                                              server::WorldParts parts) {
   const int rank = group.rank(), ranks = group.size();
   const auto deadline = Deadline::after(group.options().timeout);
   // A name of its own for each world, because servers of two runs may have one user's secret.
@@ -62,7 +67,7 @@ std::unique_ptr<server::World> embedded_world(const comm::Group& group,
       .has_scheduler = rank == 0,
       .secret = cluster::find_secret(id).secret.derive("parameter server", id),
       .protection = net::protection_from(group.options().protection)};
-  const server::WorldParts parts{.scheduler = scheduler, .worker = {.patience = limit_of(servers)}};
+  parts.worker.patience = limit_of(servers);
   std::unique_ptr<server::World> world;
   for (int joining = 0; joining < ranks; ++joining) {
     if (rank == joining) {

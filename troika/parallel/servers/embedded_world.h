@@ -14,14 +14,17 @@ server::SchedulerOptions scheduler_options(const layout::ServerExchange& servers
 // The time after which a silent process counts as lost.
 net::Duration limit_of(const layout::ServerExchange& servers);
 
+// A service for WorldParts: a server::SummationServer.
+std::shared_ptr<void> summation_service(net::Endpoint& endpoint);
+
 // Makes this rank's part of a parameter server: the scheduler is in the process of rank 0, server i
 // in that of rank i % ranks, and each rank has a worker. Workers join in the order of ranks, so the
 // servers add gradients in this order. Connections need the run's secret (docs/security.md).
-// `scheduler` are scheduler_options() with tables and ranges.
+// The scheduler of `parts` has scheduler_options() with tables and ranges.
 // Called by all ranks. Blocks for the group's timeout at most. Throws Error(usage) if rank 0's
 // machine has no address for the others, and the errors of server::World.
 std::unique_ptr<server::World> embedded_world(const comm::Group& group,
                                               const layout::ServerExchange& servers,
-                                              const server::SchedulerOptions& scheduler);
+                                              server::WorldParts parts);
 
 }  // namespace troika::parallel

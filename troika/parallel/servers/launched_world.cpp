@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <chrono>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/cluster/discovery/role_variables.h"
 #include "troika/cluster/ranks/stop_signals.h"
 #include "troika/parallel/servers/embedded_world.h"
 #include "troika/server/scheduler.h"
+#include "troika/server/summation.h"
 
 namespace troika::parallel {
 
@@ -24,6 +27,14 @@ void require(bool holds, const std::string& what, const std::string& got,
              const std::string& expected) {
   if (holds) return;
   throw Error("parallel", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+}
+
+// Whether no worker of this number has joined the scheduler from this process.
+bool is_first_training(const server::WorldOptions& role) {
+  static std::mutex mutex;
+  static std::set<std::pair<std::string, int>> joined;
+  const std::lock_guard lock(mutex);
+  return joined.emplace(role.scheduler, role.index).second;
 }
 
 }  // namespace
@@ -44,7 +55,7 @@ server::WorldOptions launched_role() {
 std::unique_ptr<server::World> launched_world(const comm::Group& group,
                                               const server::WorldOptions& role,
                                               const layout::ServerExchange& servers,
-                                              const server::SchedulerOptions& scheduler) {
+                                              server::WorldParts parts) {
   const int rank = group.rank(), ranks = group.size();
   require(role.role == server::WorldRole::worker && role.index == rank && role.workers == ranks,
           "ranks are the workers of the parameter server that was launched",
@@ -53,32 +64,36 @@ std::unique_ptr<server::World> launched_world(const comm::Group& group,
           "a worker with the number of its rank, and one for each rank");
   require(servers.count == role.servers, "the number of servers", std::to_string(servers.count),
           fmt::format("the {} that were launched", role.servers));
-  static std::atomic<bool> has_joined = false;
-  require(!has_joined.exchange(true),
-          "the parameter server that was launched ends with its workers",
+  require(is_first_training(role), "the parameter server that was launched ends with its workers",
           "a second training in this process", "one");
   const auto deadline = Deadline::after(group.options().timeout);
   auto own = role;
   own.protection = net::protection_from(group.options().protection);
-  server::WorldParts parts{.worker = {.patience = limit_of(servers)}};
-  if (rank == 0) parts.worker.brings = {.tables = scheduler.tables, .ranges = scheduler.ranges};
+  const bool has_tables = !parts.scheduler.tables.empty();
+  parts.worker.patience = limit_of(servers);
+  if (rank == 0 && has_tables) {
+    parts.worker.brings = {.tables = parts.scheduler.tables, .ranges = parts.scheduler.ranges};
+  }
   std::unique_ptr<server::World> world;
   for (int joining = 0; joining < ranks; ++joining) {
     if (rank == joining) {
       world = std::make_unique<server::World>(own, parts);
-      world->worker(deadline);
+      if (has_tables) world->worker(deadline);
     }
     group.barrier({.label = "joining parameter servers"});
   }
   return world;
 }
 
-void serve(const server::WorldOptions& role, const layout::ServerExchange& servers) {
+void serve(const server::WorldOptions& role, const layout::ServerExchange& servers, bool sums) {
   const cluster::StopSignals signals(/*requeue=*/false);
   server::WorldParts parts;
   parts.scheduler = scheduler_options(servers);
   parts.scheduler.takes_tables = true;
-  server::World world(role, parts);
+  if (sums) parts.service = summation_service;
+  auto own = role;
+  own.has_server_beside = sums;
+  server::World world(own, parts);
   if (world.scheduler()) world.scheduler()->wait_for(0, 1, Deadline::after(kJoinTimeout));
   world.serve(Deadline::after(std::chrono::years(100)), kPatience,
               [&] { return signals.asked() != cluster::StopRequest::none; });

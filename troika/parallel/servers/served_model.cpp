@@ -126,8 +126,9 @@ void ServedModel::start(const comm::Group& group, const layout::ServerExchange& 
   scheduler.ranges = static_cast<uint32_t>(kRangesOfServer * count + bytes / kRangeBytes);
   const auto push_filters = server::parse_filters(servers.push_filters);
   const auto pull_filters = server::parse_filters(servers.pull_filters);
-  world_ = is_launched_ ? launched_world(group, role, servers, scheduler)
-                        : embedded_world(group, servers, scheduler);
+  server::WorldParts parts{.scheduler = scheduler};
+  world_ = is_launched_ ? launched_world(group, role, servers, std::move(parts))
+                        : embedded_world(group, servers, std::move(parts));
   worker_ = &world_->worker(Deadline::after(group.options().timeout));
   for (const auto& table : tables_) {
     worker_->set_filters(table->name(), push_filters, pull_filters);

@@ -9,21 +9,12 @@
 #include "troika/compat/torch.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/embedded_world.h"
+#include "troika/parallel/servers/group_error.h"
 #include "troika/parallel/servers/served_model.h"
 #include "troika/server/worker.h"
 #include "troika/server/world.h"
 
 namespace troika::parallel {
-
-namespace {
-
-// A barrier that can be waited for with a deadline. A rank that failed waits together with those at
-// a cut, too.
-comm::Work start_barrier(const comm::Group& group, std::string_view label) {
-  return group.all_reduce(at::ones({1}), comm::ReduceOp::sum, {.label = label, .async_op = true});
-}
-
-}  // namespace
 
 ServedParameters::ServedParameters(torch::nn::Module& module, comm::Group group,
                                    const ServedOptions& options)
@@ -63,18 +54,7 @@ Deadline ServedParameters::deadline() const {
 }
 
 void ServedParameters::with_servers(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::peer && error.kind() != ErrorKind::timeout) throw;
-    // If only a server is lost, the other ranks may wait for this rank's step instead.
-    try {
-      start_barrier(group_, "after a failure of parameter servers").wait(Deadline::after(limit_));
-    } catch (const Error& lost) {
-      if (lost.kind() == ErrorKind::peer) throw;
-    }
-    throw;
-  }
+  with_group_errors(group_, limit_, act);
 }
 
 std::unique_ptr<optim::FlatOptimizer> ServedParameters::own_optimizer() {

@@ -15,7 +15,7 @@ namespace {
 // have devices, and then alternates backward and forward passes.
 std::string passes_of(const StepPlan& plan, int micro_batches) {
   std::string text;
-  int left = plan.settings.devices;
+  int left = plan.settings.groups();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const int first = std::min(left, micro_batches);
     for (int i = 0; i < micro_batches + first; ++i) {
@@ -64,8 +64,15 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   std::vector<std::string> names;
   for (const size_t block : model.order()) names.push_back(profile.blocks[block].name);
   result.stages.cut = layout::cut_text(ends, names);
+  const int on_axis = settings.tensor.ranks;
+  const auto mesh_of = [&](std::string text) {
+    return layout::Mesh::parse(on_axis > 1 ? fmt::format("{} tensor={}", text, on_axis) : text);
+  };
   if (stages == 1) {
-    result.mesh = layout::Mesh(layout::Axis::data, replicas);
+    // ZeRO and a tensor axis are together only in stages of a pipeline.
+    const bool is_stage = on_axis > 1 && settings.zero_stage > 0;
+    result.mesh = mesh_of(fmt::format("{}data={}", is_stage ? "pipeline=1 " : "", replicas));
+    if (is_stage) result.schedule = schedule_name(StepFamily::pipeline, model.problem().weights);
     return result;
   }
   const bool is_even = std::ranges::count(counts, replicas) == static_cast<int64_t>(stages);
@@ -82,8 +89,8 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
     return result;
   }
   const bool is_rows = settings.family == StepFamily::pipeline_rows;
-  result.mesh = layout::Mesh::parse(is_rows ? fmt::format("data={} pipeline={}", replicas, stages)
-                                            : fmt::format("pipeline={} data={}", stages, replicas));
+  result.mesh = mesh_of(is_rows ? fmt::format("data={} pipeline={}", replicas, stages)
+                                : fmt::format("pipeline={} data={}", stages, replicas));
   result.schedule = schedule_name(settings.family, model.problem().weights);
   return result;
 }

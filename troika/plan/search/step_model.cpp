@@ -10,7 +10,9 @@
 
 #include "troika/base/error.h"
 #include "troika/layout/device_rates.h"
+#include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
+#include "troika/plan/lateness.h"
 
 namespace troika::plan {
 
@@ -82,14 +84,27 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
     constexpr double kMost = 1e6;
     const bool divides = count >= 1 && count <= kMost && count == std::floor(count);
     micro_batches_.push_back(divides ? static_cast<int>(count) : 0);
-    sums_.push_back(sums_of(profile));
-    sums_.back().slowness = layout::device_slowness(problem_.cluster, profile.device_flops);
-    sums_.back().least_slowness = std::ranges::min(sums_.back().slowness);
   }
   if (std::ranges::max(micro_batches_) == 0) {
     refuse("samples of an optimizer step", fmt::format("{}", problem_.global_batch),
            fmt::format("a multiple of a profile's micro-batch, as {}, at most 10^6 times",
                        problem_.profiles.front().micro_batch));
+  }
+  for (size_t row = 0; row < problem_.cluster.devices.size(); ++row) {
+    rows_.insert(rows_.end(), static_cast<size_t>(problem_.cluster.devices[row].count), row);
+  }
+  find_axes();
+  for (size_t i = 0; i < problem_.profiles.size(); ++i) {
+    const auto slowness =
+        layout::device_slowness(problem_.cluster, problem_.profiles[i].device_flops);
+    for (const auto& axis : axes_) {
+      auto own = layout::tensor_shard(problem_.profiles[i], axis.ranks, axis.sequence);
+      auto sums = sums_of(own);
+      sums.slowness = slowness;
+      sums.least_slowness = std::ranges::min(slowness);
+      sums.fastest_axis = fastest_axis({.profile = i, .tensor = axis});
+      shards_.push_back({std::move(own), std::move(sums)});
+    }
   }
 }
 
@@ -126,6 +141,11 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.saved, [&](size_t i) { return block(i).saved_bytes; });
   add(sums.inputs, [&](size_t i) { return inputs[i]; });
   add(sums.parameters, [&](size_t i) { return block(i).parameter_bytes; });
+  const auto cut = [&](size_t i) { return block(i).tensor.value_or(layout::TensorCut{}); };
+  add(sums.forward_sums, [&](size_t i) { return cut(i).forward_sums; });
+  add(sums.forward_summed, [&](size_t i) { return cut(i).forward_sums * cut(i).sum_bytes; });
+  add(sums.backward_sums, [&](size_t i) { return cut(i).backward_sums; });
+  add(sums.backward_summed, [&](size_t i) { return cut(i).backward_sums * cut(i).sum_bytes; });
   const auto maximum = [&](auto&& value) {
     std::vector<double> values;
     for (size_t i = 0; i < count; ++i) values.push_back(value(block(i)));
@@ -156,8 +176,7 @@ double StepModel::average_seconds(const Place& place, int replicas, double bytes
 
 StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, size_t end, int used,
                                  int replicas) const {
-  const auto& profile = problem_.profiles[settings.profile];
-  const auto& sums = sums_[settings.profile];
+  const auto& [profile, sums] = shard_of(settings);
   const auto& place = place_of(settings, used, replicas);
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const int count = micro_batches_[settings.profile];
@@ -171,19 +190,22 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   // ZeRO stage 3 waits for the latest replica in each block.
   const double late = (settings.zero_stage == 3 ? part(sums.deviation)
                                                 : std::sqrt(std::max(0.0, part(sums.variance)))) *
-                      place.lateness;
+                          place.lateness +
+                      part(sums.deviation) * expected_maximum(settings.tensor.ranks);
   const double again = settings.recompute ? part(sums.forward) : 0;
   // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
   const double gathered = replicas > 1 ? profile.gather_seconds(bytes) : 0;
   const double gathers = settings.zero_stage == 3 ? average + 2 * gathered : 0;
   const auto offload = offload_seconds(settings);
-  const double pass = (once + again + late) * place.slowness + gathers + offload.pass;
+  const double on_axis = axis_seconds(settings, place.axis, begin, end);
+  const double pass = (once + again + late) * place.slowness + gathers + offload.pass + on_axis;
   Cost cost;
   cost.latency = pass;
   if (settings.family == StepFamily::zero_bubble) {
     // In zb-h1, the weight parts of backward passes fill the waits.
     const double waits =
-        (part(sums.forward) + again + part(sums.input) - part(sums.weight)) * place.slowness;
+        (part(sums.forward) + again + part(sums.input) - part(sums.weight)) * place.slowness +
+        on_axis;
     cost.latency = std::clamp(waits, 0.0, pass);
   }
   const bool flushes = settings.family != StepFamily::no_flushes;
@@ -206,8 +228,8 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   }
   cost.exposed += offload.optimizer / (is_zero ? zero : 1);
 
-  int kept = (settings.devices - used + replicas - 1) / replicas;
-  if (settings.family == StepFamily::zero_bubble) kept = settings.devices / replicas;
+  int kept = (settings.groups() - used + replicas - 1) / replicas;
+  if (settings.family == StepFamily::zero_bubble) kept = settings.groups() / replicas;
   if (flushes) kept = std::min(kept, own);
   cost.memory_bytes = stage_bytes(settings, begin, end, replicas, kept) +
                       older_versions(settings, used, replicas) * bytes;
@@ -229,9 +251,9 @@ int StepModel::older_versions(const StepSettings& settings, int used, int replic
   if (problem_.weights == layout::StageWeights::unstashed) return 0;
   if (problem_.weights == layout::StageWeights::double_buffered) return 1;
   const int count = micro_batches_[settings.profile];
-  const int after = settings.devices - used - 1;
+  const int after = settings.groups() - used - 1;
   const bool is_vertical = problem_.weights == layout::StageWeights::vertical_sync;
-  const int delay = is_vertical ? settings.devices - 1 : after / replicas * replicas;
+  const int delay = is_vertical ? settings.groups() - 1 : after / replicas * replicas;
   return (delay + count - 1) / count;
 }
 
@@ -239,7 +261,7 @@ OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
   OffloadSeconds seconds;
   if (problem_.offload.empty()) return seconds;
   const auto& known = problem_.offload[settings.profile];
-  const auto& sums = sums_[settings.profile];
+  const auto& sums = shard_of(settings).sums;
   if (settings.offloads_optimizer) seconds.optimizer = known.optimizer;
   if (!settings.offloads_activations) return seconds;
   // Recomputed blocks only save their inputs.
@@ -252,7 +274,7 @@ OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
 
 double StepModel::stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
                               int kept) const {
-  const auto& sums = sums_[settings.profile];
+  const auto& sums = shard_of(settings).sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const auto shards = [&](int stage) { return settings.zero_stage >= stage ? replicas : 1; };
   const double parameters = part(sums.parameters);
@@ -274,7 +296,7 @@ double StepModel::stage_bytes(const StepSettings& settings, size_t begin, size_t
 
 StepModel::Cost StepModel::boundary(const StepSettings& settings, size_t end, int used,
                                     int replicas, int next_replicas) const {
-  const double bytes = sums_[settings.profile].crossing[end] / problem_.compression_ratio;
+  const double bytes = shard_of(settings).sums.crossing[end] / problem_.compression_ratio;
   const auto& crossing = crossing_of(settings, used, replicas, next_replicas);
   double slowest = 0, port = 0;
   for (const auto level : {layout::Level::group, layout::Level::host, layout::Level::network}) {
@@ -320,7 +342,8 @@ StepPlan StepModel::price(const StepSettings& settings,
 // over stages is at least their mean weighted by replicas, and this mean is at least the value for
 // one stage on all devices.
 StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, int devices) const {
-  const auto& sums = sums_[settings.profile];
+  const auto& sums = shard_of(settings).sums;
+  const double on_axis = axis_seconds(settings, sums.fastest_axis, begin, blocks());
   const auto rest = [&](const std::vector<double>& sum) { return sum.back() - sum[begin]; };
   const double again = settings.recompute ? rest(sums.forward) : 0;
   const double once = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight);
@@ -331,18 +354,24 @@ StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, in
                            : once;
   const double rounds =
       static_cast<double>(micro_batches_[settings.profile]) / devices - (flushes ? 1 : 0);
-  return {.latency = waits * sums.least_slowness,
-          .steady = std::max(0.0, rounds) * once * sums.least_slowness};
+  // In zb-h1, the weight parts of backward passes can also fill the waits for sums.
+  const bool waits_for_sums = flushes && settings.family != StepFamily::zero_bubble;
+  return {.latency = waits * sums.least_slowness + (waits_for_sums ? on_axis : 0),
+          .steady = std::max(0.0, rounds) * (once * sums.least_slowness + on_axis)};
 }
 
 double StepModel::lower_bound() const {
   double least = kUnlimitedBytes;
   for (size_t i = 0; i < problem_.profiles.size(); ++i) {
     if (micro_batches_[i] == 0) continue;
-    const auto& sums = sums_[i];
-    const double once = sums.forward.back() + sums.input.back() + sums.weight.back();
-    least =
-        std::min(least, once * sums.least_slowness * micro_batches_[i] / problem_.cluster.ranks());
+    for (const auto& axis : axes_) {
+      const StepSettings settings{.profile = i, .tensor = axis};
+      const auto& sums = shard_of(settings).sums;
+      const double once = sums.forward.back() + sums.input.back() + sums.weight.back();
+      const double on_axis = axis_seconds(settings, sums.fastest_axis, 0, blocks());
+      const double groups = problem_.cluster.ranks() / axis.ranks;
+      least = std::min(least, (once * sums.least_slowness + on_axis) * micro_batches_[i] / groups);
+    }
   }
   return least;
 }

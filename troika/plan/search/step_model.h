@@ -27,6 +27,14 @@ enum class StepFamily {
 };
 std::string_view name(StepFamily family);
 
+// The ranks that compute each block together, neighbours on one host.
+struct TensorAxis {
+  int ranks = 1;
+  bool sequence = false;  // sequence parallelism
+
+  bool operator==(const TensorAxis&) const = default;
+};
+
 // A plan without its stages.
 struct StepSettings {
   size_t profile = 0;      // an index into StepProblem::profiles
@@ -37,7 +45,10 @@ struct StepSettings {
   // Whether these are offloaded to files or to the host's memory. False for pipelines.
   bool offloads_optimizer = false;  // the states of the optimizer
   bool offloads_activations = false;
+  TensorAxis tensor = {};
 
+  // The devices in groups of a tensor axis: what a stage's replicas count.
+  int groups() const { return devices / tensor.ranks; }
   bool operator==(const StepSettings&) const = default;
 };
 
@@ -62,6 +73,9 @@ struct StepProblem {
   std::optional<double> memory_bytes = {};  // of each device, instead of the cluster's
   bool straight = false;                    // no stage is replicated
   double compression_ratio = 1;             // of activations between stages
+  // Whether the search considers plans with a tensor axis, for profiles with cut blocks. It does
+  // not with `straight`.
+  bool cuts_layers = false;
 
   // Other than synchronous: the search also considers pipelines without flushes, with these
   // weights, whose gradients are those of older weights.
@@ -80,8 +94,8 @@ struct StepProblem {
 };
 
 struct StepStage {
-  size_t end = 0;  // one past the last block, in the order of StepModel::order()
-  int replicas = 1;
+  size_t end = 0;    // one past the last block, in the order of StepModel::order()
+  int replicas = 1;  // each on a device, or on a group of devices of a tensor axis
 
   bool operator==(const StepStage&) const = default;
 };
@@ -93,6 +107,11 @@ struct StepPlan {
   std::vector<double> memory_bytes = {};  // of a device of each stage, in a training step
   // The maximum over devices of the bytes needed beyond their memory; <= 0 if all stages fit.
   double lacking_bytes = 0;
+
+  // Whether each device has the whole model.
+  bool is_whole() const {
+    return settings.family == StepFamily::one_stage && settings.tensor.ranks == 1;
+  }
 };
 
 // The time is sum(latency) + max(steady) + max(exposed). `latency` is the time of one micro-batch
@@ -110,6 +129,11 @@ struct StepPlan {
 // devices for zb-h1. Without flushes, a pipeline does not fill and drain in each step, so `latency`
 // is 0, and a stage keeps older versions of its parameters. With offload of activations, the
 // tensors of two blocks are in memory at once.
+//
+// On a tensor axis, a group of devices takes the place of a device. It computes the blocks of
+// layout::tensor_shard(), with the sums over the axis as rings in each pass, and waits for its
+// latest device in each block. The devices at the same place of their groups average gradients and
+// exchange messages, all at the same time.
 class StepModel {
  public:
   // Throws Error(usage) for profiles of different models, for two profiles of the same precision
@@ -130,6 +154,11 @@ class StepModel {
     return micro_batches(profile) % replicas == 0;
   }
 
+  // The tensor axes that the search considers, that of one rank first: tensor_ranks() of all
+  // profiles on which the groups fill each host, and the same with sequence parallelism where it
+  // divides more.
+  const std::vector<TensorAxis>& tensor_axes() const { return axes_; }
+
   // Whether the search considers only stages with the same number of replicas.
   bool has_even_stages(const StepSettings& settings) const;
 
@@ -143,7 +172,7 @@ class StepModel {
     double lacking_bytes = 0;  // <= 0 if the stage fits
   };
   // Returns the cost of a stage with blocks [begin, end) on `replicas` devices. Earlier stages have
-  // the first `used` devices.
+  // the first `used` devices. Here and below, devices on a tensor axis are counted by groups.
   Cost stage(const StepSettings& settings, size_t begin, size_t end, int used, int replicas) const;
   // Returns the cost of the messages between two stages. The first stage ends at block `end` and
   // has `replicas` devices, after the first `used` devices.
@@ -172,8 +201,16 @@ class StepModel {
     RangeMaximum most_saved, most_recomputed;
     RangeMaximum most_alone;          // of each block, with what the block before it saves
     RangeMaximum largest_parameters;  // bytes of single blocks
-    std::vector<double> slowness;     // by device
+    // The number and the bytes of the sums over the tensor axis in each pass.
+    std::vector<double> forward_sums, forward_summed, backward_sums, backward_summed;
+    std::vector<double> slowness;  // by device
     double least_slowness = 1;
+    layout::Link fastest_axis = {};  // at least as fast as any tensor axis
+  };
+  // A profile as a rank of a tensor axis has it.
+  struct Shard {
+    layout::Profile profile;
+    Sums sums;
   };
   struct Place {
     double slowness = 1, capacity = 0;
@@ -181,6 +218,7 @@ class StepModel {
     double share = 1;            // of the network's bandwidth
     double lateness = 0;         // of the slowest replica, in standard deviations
     layout::Link inside = {}, between = {};
+    layout::Link axis = {};  // of the slowest tensor axis
   };
   // The messages between two stages.
   struct Crossing {
@@ -188,10 +226,21 @@ class StepModel {
     double port_share = 0;               // the share of messages through the busiest port
   };
 
+  void find_axes();
   Sums sums_of(const layout::Profile& profile) const;
+  const Shard& shard_of(const StepSettings& settings) const;
+  // The seconds of the sums over a tensor axis with this link in the passes of blocks [begin, end).
+  double axis_seconds(const StepSettings& settings, const layout::Link& link, size_t begin,
+                      size_t end) const;
+  const layout::Devices& device(int rank) const;
+  // Returns the rank of the first device of a replica.
   int rank_of(const StepSettings& settings, int used, int replicas, int replica) const;
-  // Returns a number that differs between settings whose stages are on different ranks.
-  static int arrangement(const StepSettings& settings);
+  // Returns the link of the tensor axis whose first rank this is.
+  layout::Link axis_link(const StepSettings& settings, int first) const;
+  // Returns a link that is at least as fast as that of any tensor axis.
+  layout::Link fastest_axis(const StepSettings& settings) const;
+  // Returns numbers that differ between settings whose stages are on different ranks.
+  static std::array<int, 2> arrangement(const StepSettings& settings);
   const Place& place_of(const StepSettings& settings, int used, int replicas) const;
   Place find_place(const StepSettings& settings, int used, int replicas) const;
   const Crossing& crossing_of(const StepSettings& settings, int used, int replicas,
@@ -209,12 +258,14 @@ class StepModel {
   StepProblem problem_;
   std::vector<size_t> order_;
   std::vector<int> micro_batches_;
-  std::vector<Sums> sums_;
+  std::vector<size_t> rows_;  // of the cluster's devices, by rank
+  std::vector<TensorAxis> axes_;
+  std::vector<Shard> shards_;  // for each profile, those of all axes_
   // Keys: profile, arrangement, used devices and replicas; for crossings, arrangement, used
   // devices, replicas and the next stage's replicas. Filled by const functions, so a model may be
   // used by only one thread at a time.
-  mutable std::map<std::array<int, 4>, Place> places_;
-  mutable std::map<std::array<int, 4>, Crossing> crossings_;
+  mutable std::map<std::array<int, 5>, Place> places_;
+  mutable std::map<std::array<int, 5>, Crossing> crossings_;
 };
 
 }  // namespace troika::plan

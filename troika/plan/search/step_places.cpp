@@ -1,5 +1,6 @@
 // The ranks of stages: their devices, and the links within a stage and between stages.
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -13,9 +14,16 @@ namespace troika::plan {
 
 using layout::Link;
 
+const layout::Devices& StepModel::device(int rank) const {
+  return problem_.cluster.devices[rows_[static_cast<size_t>(rank)]];
+}
+
+// The tensor axis is the innermost.
 int StepModel::rank_of(const StepSettings& settings, int used, int replicas, int replica) const {
-  if (settings.family != StepFamily::pipeline_rows) return used + replica;
-  return replica * (settings.devices / replicas) + used / replicas;
+  const int group = settings.family == StepFamily::pipeline_rows
+                        ? replica * (settings.groups() / replicas) + used / replicas
+                        : used + replica;
+  return group * settings.tensor.ranks;
 }
 
 Link StepModel::link(size_t profile, layout::Level level) const {
@@ -34,54 +42,67 @@ Link StepModel::link(size_t profile, layout::Level level) const {
   }
 }
 
-int StepModel::arrangement(const StepSettings& settings) {
-  return settings.family == StepFamily::pipeline_rows ? settings.devices : 0;
+std::array<int, 2> StepModel::arrangement(const StepSettings& settings) {
+  return {settings.family == StepFamily::pipeline_rows ? settings.groups() : 0,
+          settings.tensor.ranks};
 }
 
 const StepModel::Place& StepModel::place_of(const StepSettings& settings, int used,
                                             int replicas) const {
-  const std::array key{static_cast<int>(settings.profile), arrangement(settings), used, replicas};
+  const auto [rows, ranks] = arrangement(settings);
+  const std::array key{static_cast<int>(settings.profile), rows, ranks, used, replicas};
   const auto found = places_.find(key);
   if (found != places_.end()) return found->second;
   return places_[key] = find_place(settings, used, replicas);
 }
 
 StepModel::Place StepModel::find_place(const StepSettings& settings, int used, int replicas) const {
-  const auto& cluster = problem_.cluster;
   Place place{.slowness = 0, .capacity = std::numeric_limits<double>::infinity()};
-  std::map<int, int> ranks_of_hosts;
-  std::set<std::pair<int, int>> groups;
+  const auto& slowness = shard_of(settings).sums.slowness;
+  const int ranks = settings.tensor.ranks;
+  std::map<int, int> replicas_of_hosts;
+  // The groups that average: one for each place on the tensor axis.
+  std::set<std::array<int, 3>> groups;
   for (int i = 0; i < replicas; ++i) {
-    const int rank = rank_of(settings, used, replicas, i);
-    const auto& device = cluster.devices_of(rank);
-    place.slowness =
-        std::max(place.slowness, sums_[settings.profile].slowness[static_cast<size_t>(rank)]);
-    const double memory = problem_.memory_bytes.value_or(static_cast<double>(device.memory_bytes));
-    if (memory > 0 || problem_.memory_bytes) place.capacity = std::min(place.capacity, memory);
-    ++ranks_of_hosts[device.host];
-    groups.emplace(device.host, device.group);
+    const int first = rank_of(settings, used, replicas, i);
+    for (int on_axis = 0; on_axis < ranks; ++on_axis) {
+      const auto& own = device(first + on_axis);
+      place.slowness = std::max(place.slowness, slowness[static_cast<size_t>(first + on_axis)]);
+      const double memory = problem_.memory_bytes.value_or(static_cast<double>(own.memory_bytes));
+      if (memory > 0 || problem_.memory_bytes) place.capacity = std::min(place.capacity, memory);
+      groups.insert({on_axis, own.host, own.group});
+    }
+    ++replicas_of_hosts[device(first).host];
+    const auto axis = axis_link(settings, first);
+    place.axis.latency = std::max(place.axis.latency, axis.latency);
+    if (i == 0 || axis.seconds_per_byte() > place.axis.seconds_per_byte()) {
+      place.axis.bandwidth = axis.bandwidth;
+    }
   }
   place.lateness = expected_maximum(replicas);
-  place.hosts = static_cast<int>(ranks_of_hosts.size());
-  for (const auto& [host, count] : ranks_of_hosts) place.fullest = std::max(place.fullest, count);
-  const bool in_groups = static_cast<int>(groups.size()) == place.hosts;
+  place.hosts = static_cast<int>(replicas_of_hosts.size());
+  for (const auto& [host, count] : replicas_of_hosts) {
+    place.fullest = std::max(place.fullest, count);
+  }
+  const bool in_groups = static_cast<int>(groups.size()) == place.hosts * ranks;
   place.inside = link(settings.profile, in_groups ? layout::Level::group : layout::Level::host);
   place.between = link(settings.profile, layout::Level::network);
+  place.share = ranks;
   if (settings.family == StepFamily::pipeline_rows) {
     // All stages average at the same time.
     int on_host = 0;
-    const int host = cluster.devices_of(rank_of(settings, used, replicas, 0)).host;
-    for (int rank = 0; rank < settings.devices; ++rank) {
-      on_host += cluster.devices_of(rank).host == host ? 1 : 0;
-    }
-    place.share = static_cast<double>(on_host) / ranks_of_hosts[host];
+    const int host = device(rank_of(settings, used, replicas, 0)).host;
+    for (int rank = 0; rank < settings.devices; ++rank)
+      on_host += device(rank).host == host ? 1 : 0;
+    place.share = static_cast<double>(on_host) / replicas_of_hosts[host];
   }
   return place;
 }
 
 const StepModel::Crossing& StepModel::crossing_of(const StepSettings& settings, int used,
                                                   int replicas, int next_replicas) const {
-  const std::array key{arrangement(settings), used, replicas, next_replicas};
+  const auto [rows, ranks] = arrangement(settings);
+  const std::array key{rows, ranks, used, replicas, next_replicas};
   const auto found = crossings_.find(key);
   if (found != crossings_.end()) return found->second;
   return crossings_[key] = find_crossing(settings, used, replicas, next_replicas);
@@ -92,15 +113,18 @@ const StepModel::Crossing& StepModel::crossing_of(const StepSettings& settings, 
 // equal modulo the greatest common divisor, otherwise none.
 StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int used, int replicas,
                                              int next_replicas) const {
-  const auto& cluster = problem_.cluster;
-  const int classes = std::gcd(replicas, next_replicas);
+  const int classes = std::gcd(replicas, next_replicas), ranks = settings.tensor.ranks;
   using Counts = std::map<std::pair<int, int>, int>;  // of ranks, by class and host
   Counts senders, receivers;
-  std::map<std::array<int, 3>, int> in_groups;  // receivers, by class, host and group
+  // Receivers, by class, place on the tensor axis, host and group.
+  std::map<std::array<int, 4>, int> in_groups;
   for (int i = 0; i < next_replicas; ++i) {
-    const auto& to = cluster.devices_of(rank_of(settings, used + replicas, next_replicas, i));
-    ++receivers[{i % classes, to.host}];
-    ++in_groups[{i % classes, to.host, to.group}];
+    const int to = rank_of(settings, used + replicas, next_replicas, i);
+    ++receivers[{i % classes, device(to).host}];
+    for (int on_axis = 0; on_axis < ranks; ++on_axis) {
+      const auto& own = device(to + on_axis);
+      ++in_groups[{i % classes, on_axis, own.host, own.group}];
+    }
   }
   Crossing crossing;
   const auto has = [&](layout::Level level) -> bool& {
@@ -109,15 +133,19 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
   const int receivers_of_class = next_replicas / classes, senders_of_class = replicas / classes;
   std::map<int, int> leaving, arriving;  // by host
   for (int i = 0; i < replicas; ++i) {
-    const auto& from = cluster.devices_of(rank_of(settings, used, replicas, i));
-    ++senders[{i % classes, from.host}];
-    const auto on_host = receivers.find({i % classes, from.host});
+    const int from = rank_of(settings, used, replicas, i);
+    const int host = device(from).host;
+    ++senders[{i % classes, host}];
+    const auto on_host = receivers.find({i % classes, host});
     const int near = on_host == receivers.end() ? 0 : on_host->second;
-    const auto in_group = in_groups.find({i % classes, from.host, from.group});
-    const int nearest = in_group == in_groups.end() ? 0 : in_group->second;
-    has(layout::Level::group) |= nearest > 0;
-    has(layout::Level::host) |= near > nearest;
-    leaving[from.host] += receivers_of_class - near;
+    for (int on_axis = 0; on_axis < ranks; ++on_axis) {
+      const auto in_group =
+          in_groups.find({i % classes, on_axis, host, device(from + on_axis).group});
+      const int nearest = in_group == in_groups.end() ? 0 : in_group->second;
+      has(layout::Level::group) |= nearest > 0;
+      has(layout::Level::host) |= near > nearest;
+    }
+    leaving[host] += receivers_of_class - near;
   }
   for (const auto& [key, count] : receivers) {
     const auto near = senders.find(key);
@@ -128,13 +156,15 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
     for (const auto& [host, count] : *messages) most = std::max(most, count);
   }
   has(layout::Level::network) = most > 0;
-  crossing.port_share = static_cast<double>(most) / std::lcm(replicas, next_replicas);
+  // Each rank of a tensor axis sends its message.
+  crossing.port_share = static_cast<double>(most) * ranks / std::lcm(replicas, next_replicas);
   return crossing;
 }
 
 bool StepModel::has_even_stages(const StepSettings& settings) const {
   const auto family = settings.family;
   if (family == StepFamily::one_stage) return false;
+  if (settings.tensor.ranks > 1) return true;  // as runs need them
   // Uneven stages of 2BW may have more micro-batches in flight than a step has.
   const bool is_2bw =
       family == StepFamily::no_flushes && problem_.weights == layout::StageWeights::double_buffered;

@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
-namespace troika::plan {
+#include "troika/plan/search/step_choices.h"
 
-using layout::StageWeights;
+namespace troika::plan {
 
 namespace {
 
@@ -15,7 +15,6 @@ constexpr double kNoPlan = std::numeric_limits<double>::infinity();
 constexpr size_t kMostPlaces = 40;
 // The limit if all stages have the same number of replicas, where the search is much faster.
 constexpr size_t kMostEvenPlaces = 128;
-constexpr int kMostExactDevices = 16;
 // On more devices, stages with different numbers of replicas have multiples of a unit, except for
 // the last few devices. This is the largest number of units.
 constexpr int kMostUnits = 32;
@@ -38,10 +37,11 @@ class Search {
       : model_(model),
         settings_(settings),
         places_(places),
+        devices_(settings.groups()),
         is_even_(model.has_even_stages(settings)) {
-    for (int count = 1; count <= settings.devices; ++count) {
-      if (is_even_ && settings.devices % count != 0) continue;
-      if (settings.family == StepFamily::one_stage && count < settings.devices) continue;
+    for (int count = 1; count <= devices_; ++count) {
+      if (is_even_ && devices_ % count != 0) continue;
+      if (settings.family == StepFamily::one_stage && count < devices_) continue;
       counts_.push_back(count);
       if (model.problem().straight) break;
     }
@@ -76,7 +76,7 @@ class Search {
     if (!is_even_) return run_once();
     std::optional<StepPlan> best;
     for (const int count : counts_) {
-      if (count == settings_.devices) continue;
+      if (count == devices_) continue;
       equal_ = count;
       if (auto plan = run_once()) best = std::move(plan);  // within limit_, so better
     }
@@ -85,10 +85,10 @@ class Search {
 
   // Whether the search tries a stage of `count` replicas after stages on `used` devices.
   bool is_tried(int count, int used) const {
-    const int left = settings_.devices - used;
+    const int left = devices_ - used;
     if (count > left || (equal_ > 0 && count != equal_)) return false;
-    if (is_even_ || settings_.devices <= kMostExactDevices) return true;
-    const int unit = (settings_.devices + kMostUnits - 1) / kMostUnits;
+    if (is_even_ || devices_ <= kMostExactDevices) return true;
+    const int unit = (devices_ + kMostUnits - 1) / kMostUnits;
     const bool ends = count + 2 >= left;  // the last few devices, as in 15-1
     const bool is_small = left <= unit && (count & (count - 1)) == 0;
     return count % unit == 0 || ends || is_small;
@@ -96,12 +96,12 @@ class Search {
 
   std::optional<StepPlan> run_once() {
     labels_.clear();
-    states_.assign(places_.size() * static_cast<size_t>(settings_.devices), {});
+    states_.assign(places_.size() * static_cast<size_t>(devices_), {});
     best_ = -1;
     const std::vector<State> start{{.labels = {-1}}};
     extend(0, 0, start);
     for (size_t cut = 1; cut < places_.size(); ++cut) {
-      for (int used = 1; used < settings_.devices; ++used) {
+      for (int used = 1; used < devices_; ++used) {
         auto& states = states_at(cut, used);
         if (!states.empty()) extend(cut, used, states);
         states.clear();
@@ -117,7 +117,7 @@ class Search {
   }
 
   std::vector<State>& states_at(size_t cut, int used) {
-    return states_[cut * static_cast<size_t>(settings_.devices) + static_cast<size_t>(used)];
+    return states_[cut * static_cast<size_t>(devices_) + static_cast<size_t>(used)];
   }
 
   // Adds a stage to all plans that have `used` devices and end at place `cut`.
@@ -125,10 +125,10 @@ class Search {
     const bool is_one_stage = settings_.family == StepFamily::one_stage;
     for (const int count : counts_) {
       if (!is_tried(count, used)) continue;
-      const bool is_last = used + count == settings_.devices;
+      const bool is_last = used + count == devices_;
       if (is_last && cut == 0 && !is_one_stage) continue;
       // Each later stage ends at a place of its own.
-      const int after = equal_ > 0 ? (settings_.devices - used - count) / equal_ : is_last ? 0 : 1;
+      const int after = equal_ > 0 ? (devices_ - used - count) / equal_ : is_last ? 0 : 1;
       const size_t first = is_last ? places_.size() : cut + 1;
       for (size_t next = first; next + static_cast<size_t>(after) <= places_.size(); ++next) {
         add_stage(cut, used, states, next, count);
@@ -138,7 +138,7 @@ class Search {
 
   void add_stage(size_t cut, int used, const std::vector<State>& states, size_t next, int count) {
     const size_t begin = cut == 0 ? 0 : places_[cut - 1], end = places_[next - 1];
-    const int left = settings_.devices - used - count;
+    const int left = devices_ - used - count;
     const auto own = model_.stage(settings_, begin, end, used, count);
     if (own.lacking_bytes > allowance_) return;
     if (least_lack_ && own.lacking_bytes >= limit_) return;
@@ -209,6 +209,7 @@ class Search {
   const StepModel& model_;
   const StepSettings settings_;
   const std::vector<size_t>& places_;
+  const int devices_;  // or groups of devices on tensor axes
   const bool is_even_;
   std::vector<int> counts_;  // of replicas
   bool least_lack_ = false;
@@ -244,66 +245,6 @@ std::vector<size_t> places_of(const StepModel& model, size_t most) {
   return places;
 }
 
-// All settings apart from the number of devices, the simplest first.
-std::vector<StepSettings> all_settings(const StepModel& model) {
-  std::vector<StepSettings> all;
-  for (const auto family : {StepFamily::one_stage, StepFamily::pipeline, StepFamily::pipeline_rows,
-                            StepFamily::zero_bubble, StepFamily::no_flushes}) {
-    const bool flushes = family != StepFamily::no_flushes;
-    if (!flushes && model.problem().weights == StageWeights::synchronous) continue;
-    for (size_t profile = 0; profile < model.problem().profiles.size(); ++profile) {
-      if (model.micro_batches(profile) == 0) continue;
-      const bool splits = model.problem().profiles[profile].splits_backward;
-      if (family == StepFamily::zero_bubble && !splits) continue;
-      for (const bool recompute : {false, true}) {
-        const int most_zero = family == StepFamily::one_stage ? 3 : flushes ? 1 : 0;
-        for (int zero = 0; zero <= most_zero; ++zero) {
-          StepSettings settings{
-              .profile = profile, .recompute = recompute, .zero_stage = zero, .family = family};
-          const auto& allows = model.problem().allows;
-          const bool may_offload =
-              family == StepFamily::one_stage && !model.problem().offload.empty();
-          for (const bool activations : {false, true}) {
-            for (const bool optimizer : {false, true}) {
-              if ((activations || optimizer) && !may_offload) continue;
-              settings.offloads_activations = activations;
-              settings.offloads_optimizer = optimizer;
-              if (!allows || allows(settings, false)) all.push_back(settings);
-            }
-          }
-        }
-      }
-    }
-  }
-  return all;
-}
-
-std::vector<int> device_counts(const StepModel& model, StepFamily family) {
-  const int all = model.problem().cluster.ranks();
-  const bool is_straight = model.problem().straight && family == StepFamily::one_stage;
-  std::vector<int> counts;
-  const int least = model.problem().uses_all_devices  ? all
-                    : family == StepFamily::one_stage ? 1
-                                                      : 2;
-  if (family != StepFamily::one_stage && all < 2) return counts;
-  for (int count = least; count <= all; ++count) {
-    if (is_straight && count > 1) break;
-    if (all > kMostExactDevices && count < all && all % count != 0) continue;
-    counts.push_back(count);
-  }
-  return counts;
-}
-
-// Whether `more` is `less` with more of its data in files, which is never faster.
-bool adds_offload(const StepSettings& more, const StepSettings& less) {
-  auto without = more;
-  without.devices = less.devices;
-  without.offloads_activations = less.offloads_activations;
-  without.offloads_optimizer = less.offloads_optimizer;
-  return without == less && more.offloads_activations >= less.offloads_activations &&
-         more.offloads_optimizer >= less.offloads_optimizer;
-}
-
 // Returns the smallest limit that is greater than this value.
 double up_to(double value) {
   return std::nextafter(value, kNoPlan);
@@ -313,7 +254,7 @@ double up_to(double value) {
 
 bool fits_whole(const StepSearch& search) {
   return std::ranges::any_of(search.alternatives, [](const StepPlan& plan) {
-    return plan.settings.family == StepFamily::one_stage && plan.lacking_bytes <= 0;
+    return plan.is_whole() && plan.lacking_bytes <= 0;
   });
 }
 
@@ -346,46 +287,53 @@ StepSearch search_steps(const StepModel& model) {
   const auto some = places_of(model, kMostPlaces), many = places_of(model, kMostEvenPlaces);
   result.is_exact =
       model.blocks() <= kMostPlaces && model.problem().cluster.ranks() <= kMostExactDevices;
-  const auto search_with = [&](StepSettings settings, int devices) {
-    settings.devices = devices;
+  const auto search_with = [&](const StepSettings& settings) {
     return Search(model, settings, model.has_even_stages(settings) ? many : some);
   };
   double least_lack = kNoPlan;
-  for (const auto& settings : all_settings(model)) {
+  const auto add_best = [&](const StepSettings& kind, bool cuts_layers) {
     const bool fits_already = std::ranges::any_of(result.alternatives, [&](const StepPlan& plan) {
-      return plan.lacking_bytes <= 0 && adds_offload(settings, plan.settings);
+      return plan.lacking_bytes <= 0 && adds_offload(kind, plan.settings);
     });
-    if (fits_already) continue;
+    if (!cuts_layers && fits_already) return;
     std::optional<StepPlan> fastest, nearest;
-    // Begins with the most devices: this is usually the fastest choice, and a low limit ends the
-    // other searches sooner. Among plans of equal time, the one with fewer devices is kept.
-    auto counts = device_counts(model, settings.family);
-    std::ranges::reverse(counts);
-    for (const int devices : counts) {
-      auto search = search_with(settings, devices);
-      auto plan = search.fastest(0, up_to(fastest ? fastest->seconds : kNoPlan));
+    for (const auto& settings : on_devices(model, kind, cuts_layers)) {
+      // Among plans of equal time, keeps the one with the smaller tensor axis, and then the one
+      // with fewer devices.
+      const auto limit = [&](const std::optional<StepPlan>& known, double value) {
+        return !known || known->settings.tensor == settings.tensor ? up_to(value) : value;
+      };
+      auto search = search_with(settings);
+      auto plan = search.fastest(0, limit(fastest, fastest ? fastest->seconds : kNoPlan));
       if (plan) fastest = std::move(plan);
       if (fastest) continue;
-      plan = search.least_lacking(up_to(nearest ? nearest->lacking_bytes : kNoPlan));
+      plan = search.least_lacking(limit(nearest, nearest ? nearest->lacking_bytes : kNoPlan));
       if (plan) nearest = std::move(plan);
     }
-    if (!fastest && !nearest) continue;
+    if (!fastest && !nearest) return;
     const auto& found = fastest ? fastest : nearest;
     const bool is_replicated = std::ranges::any_of(
         found->stages, [](const StepStage& stage) { return stage.replicas > 1; });
-    if (settings.zero_stage > 0 && !is_replicated) continue;  // as without ZeRO
+    if (kind.zero_stage > 0 && !is_replicated) return;  // as without ZeRO
     if (fastest && (!result.best || fastest->seconds < result.best->seconds)) {
       result.best = fastest;
     }
     least_lack = std::min(least_lack, found->lacking_bytes);
     result.alternatives.push_back(*found);
+  };
+  for (const bool cuts_layers : {false, true}) {
+    for (const auto& kind : all_settings(model, cuts_layers)) add_best(kind, cuts_layers);
   }
   if (result.best) return result;
-  for (const auto& settings : all_settings(model)) {
-    for (const int devices : device_counts(model, settings.family)) {
-      const double limit = result.nearest ? result.nearest->seconds : kNoPlan;
-      auto plan = search_with(settings, devices).fastest(least_lack, limit);
-      if (plan) result.nearest = std::move(plan);
+  for (const bool cuts_layers : {false, true}) {
+    for (const auto& kind : all_settings(model, cuts_layers)) {
+      auto all = on_devices(model, kind, cuts_layers);
+      std::ranges::stable_sort(all, {}, &StepSettings::devices);
+      for (const auto& settings : all) {
+        const double limit = result.nearest ? result.nearest->seconds : kNoPlan;
+        auto plan = search_with(settings).fastest(least_lack, limit);
+        if (plan) result.nearest = std::move(plan);
+      }
     }
   }
   return result;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <map>
 #include <utility>
 
 #include "troika/layout/schedules/complete.h"
@@ -31,8 +33,13 @@ std::vector<Action> passes_of(const ProgramItem& item) {
 RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh)
     : is_uneven_(mesh.has_uneven_stages()) {
   for (const auto axis : mesh.axes()) {
-    if (axis == Axis::pipeline || axis == Axis::data || mesh.size(axis) == 1) continue;
-    refuse("mesh of a simulation", mesh.text(), "axes pipeline and data alone");
+    const bool is_known = axis == Axis::pipeline || axis == Axis::data || axis == Axis::tensor;
+    if (is_known || mesh.size(axis) == 1) continue;
+    refuse("mesh of a simulation", mesh.text(), "axes pipeline, data and tensor alone");
+  }
+  if (is_uneven_ && mesh.size(Axis::tensor) > 1) {
+    refuse("mesh of a simulation", mesh.text(),
+           "stages with equal numbers of replicas beside a tensor axis");
   }
   const int places = mesh.size(Axis::pipeline);
   if (schedule.ranks.size() != static_cast<size_t>(places)) {
@@ -42,14 +49,16 @@ RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh&
   const layout::Inventory inventory(schedule);
   micro_batches_ = inventory.micro_batches;
   place_of_stage_ = inventory.rank_of;
-  replicas_.resize(static_cast<size_t>(places));
+  ranks_of_.resize(static_cast<size_t>(places));
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
     const int place = mesh.coordinates(rank)[Axis::pipeline];
-    auto& own = replicas_[static_cast<size_t>(place)];
+    auto& own = ranks_of_[static_cast<size_t>(place)];
     places_.push_back(place);
-    replica_of_.push_back(static_cast<int>(own.size()));
+    index_of_.push_back(own.size());
     own.push_back(rank);
   }
+  on_data_axis_ = members(mesh, Axis::data);
+  on_tensor_axis_ = members(mesh, Axis::tensor);
   const size_t passes = static_cast<size_t>(stages()) * static_cast<size_t>(micro_batches_);
   takes_activation_.resize(passes);
   takes_gradient_.resize(passes);
@@ -59,9 +68,26 @@ RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh&
   }
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto& actions = schedule.ranks[static_cast<size_t>(place(rank))];
-    const auto replicas = static_cast<int>(replicas_[static_cast<size_t>(place(rank))].size());
-    prepare(layout::actions_of_replica(actions, replica(rank), replicas));
+    const auto& replica = on_data_axis(rank);
+    const auto replicas = static_cast<int>(groups_[replica.group].size());
+    prepare(layout::actions_of_replica(actions, static_cast<int>(replica.index), replicas));
   }
+}
+
+std::vector<RankPrograms::Member> RankPrograms::members(const layout::Mesh& mesh, Axis axis) {
+  const size_t first = groups_.size();
+  std::map<std::array<int, layout::kAxes>, size_t> numbers;
+  std::vector<Member> members;
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    auto at = mesh.coordinates(rank);
+    at[axis] = 0;
+    const auto [number, is_new] = numbers.try_emplace(at.values, first + numbers.size());
+    if (is_new) groups_.emplace_back();
+    auto& group = groups_[number->second];
+    members.push_back({number->second, group.size()});
+    group.push_back(rank);
+  }
+  return members;
 }
 
 void RankPrograms::prepare(std::vector<Action> actions) {
@@ -115,11 +141,11 @@ MessageTarget RankPrograms::target(int rank, const Action& send) const {
   const auto take = partner_of(send);
   const size_t at = static_cast<size_t>(take.stage) * static_cast<size_t>(micro_batches_) +
                     static_cast<size_t>(take.micro_batch);
-  const auto& receivers = replicas(place_of_stage(take.stage));
-  const size_t replica = is_uneven_ ? static_cast<size_t>(take.micro_batch) % receivers.size()
-                                    : static_cast<size_t>(this->replica(rank));
+  const auto& receivers = ranks_of(place_of_stage(take.stage));
+  const size_t index = is_uneven_ ? static_cast<size_t>(take.micro_batch) % receivers.size()
+                                  : index_of_[static_cast<size_t>(rank)];
   const bool is_activation = send.kind == ActionKind::send_activation;
-  return {receivers[replica], is_activation ? takes_activation_[at] : takes_gradient_[at]};
+  return {receivers[index], is_activation ? takes_activation_[at] : takes_gradient_[at]};
 }
 
 }  // namespace troika::plan

@@ -16,6 +16,9 @@ struct ProgramItem {
   // If the action is a pass: the messages of other ranks that the item receives.
   std::vector<layout::Action> takes = {};
   bool ends_stage = false;  // whether this is the stage's last backward pass of a step on this rank
+
+  // Whether this is the last backward pass of this stage.
+  bool ends(int stage) const { return ends_stage && action.stage == stage; }
 };
 
 // Returns the one or two passes of a program item.
@@ -32,8 +35,15 @@ struct MessageTarget {
 // (layout::actions_of_replica()). A rank's "place" is its coordinate on the pipeline axis.
 class RankPrograms {
  public:
+  // A group of ranks that carry out collectives together, and a rank's index in it.
+  struct Member {
+    size_t group = 0;
+    size_t index = 0;
+  };
+
   // `schedule` must be complete (layout::complete()). Throws Error(usage) for a mesh with axes
-  // other than pipeline and data, and for a schedule that does not have one line per rank of the
+  // other than pipeline, data and tensor, for a tensor axis beside stages with different numbers of
+  // replicas, and for a schedule that does not have one line per rank of the
   // pipeline axis; throws the errors of layout::Inventory.
   RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh);
 
@@ -43,23 +53,33 @@ class RankPrograms {
   // Returns the coordinate of a rank on the pipeline axis.
   int place(int rank) const { return places_[static_cast<size_t>(rank)]; }
   int place_of_stage(int stage) const { return place_of_stage_[static_cast<size_t>(stage)]; }
-  // Returns the ranks of a place along the data axis, ascending.
-  const std::vector<int>& replicas(int place) const {
-    return replicas_[static_cast<size_t>(place)];
+  // Returns the ranks of a place, ascending.
+  const std::vector<int>& ranks_of(int place) const {
+    return ranks_of_[static_cast<size_t>(place)];
   }
-  // Returns a rank's index in replicas(place(rank)).
-  int replica(int rank) const { return replica_of_[static_cast<size_t>(rank)]; }
+  // The groups along the data axis, which average gradients, and along the tensor axis, which
+  // compute blocks together. A data group is at one index of the tensor groups of its place, and
+  // the other way round.
+  const std::vector<std::vector<int>>& groups() const { return groups_; }
+  const Member& on_data_axis(int rank) const { return on_data_axis_[static_cast<size_t>(rank)]; }
+  const Member& on_tensor_axis(int rank) const {
+    return on_tensor_axis_[static_cast<size_t>(rank)];
+  }
   MessageTarget target(int rank, const layout::Action& send) const;
 
  private:
   void prepare(std::vector<layout::Action> actions);
+  // Makes the groups along an axis.
+  std::vector<Member> members(const layout::Mesh& mesh, layout::Axis axis);
 
   bool is_uneven_;
   int micro_batches_;
   std::vector<int> places_;
-  std::vector<int> replica_of_;
+  std::vector<size_t> index_of_;  // of a rank in ranks_of(place(rank))
   std::vector<int> place_of_stage_;
-  std::vector<std::vector<int>> replicas_;                 // by place
+  std::vector<std::vector<int>> ranks_of_;  // by place
+  std::vector<std::vector<int>> groups_;
+  std::vector<Member> on_data_axis_, on_tensor_axis_;      // by rank
   std::vector<std::vector<ProgramItem>> programs_;         // by place, or by rank if uneven
   std::vector<size_t> takes_activation_, takes_gradient_;  // items, by stage and micro-batch
 };

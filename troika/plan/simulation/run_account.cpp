@@ -19,7 +19,7 @@ RunAccount::RunAccount(const SimulatedRun& run, const RankPrograms& programs)
     const auto order = layout::asynchronous_stage(run.plan.asynchronous(), stage);
     const auto& work = run.stage(stage);
     const double older = static_cast<double>(order.most_versions() - 1) * work.parameter_bytes;
-    for (const int rank : programs.replicas(programs.place_of_stage(stage))) {
+    for (const int rank : programs.ranks_of(programs.place_of_stage(stage))) {
       bytes(rank) += work.resident_bytes + older;
     }
   }

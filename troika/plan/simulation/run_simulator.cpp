@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "troika/base/error.h"
-#include "troika/layout/schedules/segment.h"
 #include "troika/plan/simulation/disturbed_times.h"
 #include "troika/plan/simulation/rank_state.h"
 #include "troika/plan/simulation/run_account.h"
@@ -16,24 +15,16 @@ namespace troika::plan {
 
 using layout::Action;
 using layout::ActionKind;
-using layout::ExchangeMethod;
 
 namespace {
-
-// The actions of a step, or without flushes of all steps.
-layout::Schedule schedule_of(const SimulatedRun& run) {
-  const auto& plan = run.plan;
-  if (!plan.is_asynchronous()) return layout::schedule_of(plan);
-  return layout::asynchronous_segment(plan.asynchronous(), run.steps);
-}
 
 class Simulator {
  public:
   explicit Simulator(const SimulatedRun& run)
       : run_(run),
         links_(run.cluster),
-        programs_(schedule_of(run), run.plan.mesh),
-        recipes_(make_recipes(run, programs_, links_)),
+        programs_(run.schedule(), run.plan.mesh),
+        recipes_(run, programs_, links_),
         flows_(links_.bandwidths()),
         times_(run),
         account_(run, programs_) {
@@ -44,9 +35,7 @@ class Simulator {
                         .issued_until = std::vector<size_t>(stages, 0),
                         .factor = times_.factor(rank)});
     }
-    for (int place = 0; place < run.plan.mesh.size(layout::Axis::pipeline); ++place) {
-      queues_.emplace_back(programs_.replicas(place).size());
-    }
+    for (const auto& group : programs_.groups()) queues_.emplace_back(group.size());
   }
 
   RunSimulation simulate() {
@@ -67,18 +56,15 @@ class Simulator {
         break;
       }
     }
-    for (const auto& rank : ranks_)
-      TROIKA_CHECK(rank.step == run_.steps, "all ranks end all steps");
+    for (const auto& one : ranks_) TROIKA_CHECK(one.step == run_.steps, "all ranks end all steps");
     return account_.finish(flows_.traffic());
   }
 
  private:
   const StageWork& work(int stage) const { return run_.stage(stage); }
   RankState& state(int rank) { return ranks_[static_cast<size_t>(rank)]; }
-  CollectiveQueue& queue_of(int rank) {
-    return queues_[static_cast<size_t>(programs_.place(rank))];
-  }
-  const StageRecipes& recipes(int stage) const { return recipes_[static_cast<size_t>(stage)]; }
+  CollectiveQueue& queue_of(int rank) { return queues_[programs_.on_data_axis(rank).group]; }
+  const StageRecipes& recipes(int rank, int stage) const { return recipes_.of(rank, stage); }
   const ProgramItem& item(int rank) { return programs_.of(rank)[state(rank).next]; }
 
   void push(double time, EventKind kind, int who, size_t what = 0, double bytes = 0) {
@@ -87,6 +73,8 @@ class Simulator {
 
   void handle(const Event& event) {
     switch (event.kind) {
+      case EventKind::pass_is_computed:
+        return is_put_off(event) ? void() : begin_sums(event.who);
       case EventKind::pass_ends:
         return is_put_off(event) ? void() : end_pass(event.who);
       case EventKind::update_ends:
@@ -96,12 +84,15 @@ class Simulator {
         account_.receive(event.who, event.bytes);
         return advance(event.who);
       case EventKind::bucket_is_ready:
-        return is_put_off(event) ? void() : issue_bucket(event.who, static_cast<int>(event.what));
+        // After its pass, whose sums then were faster than expected, the reduction issues the
+        // bucket.
+        if (state(event.who).activity == Activity::ready) return;
+        if (!item(event.who).ends(static_cast<int>(event.what)) || is_put_off(event)) return;
+        return issue_bucket(event.who, static_cast<int>(event.what));
       case EventKind::phase:
         return begin_phase(event.who);
       case EventKind::flow: {
-        const auto* running = queues_[static_cast<size_t>(event.who)].current();
-        const auto& phase = running->recipe->phases[running->next_phase];
+        const auto& phase = queues_[static_cast<size_t>(event.who)].current()->phase();
         return begin_flow(phase.uses, phase.bytes, {.next = event});
       }
     }
@@ -122,17 +113,17 @@ class Simulator {
         if (own.arrived[own.next] < item(rank).takes.size()) return;
         begin_pass(rank);
       } else if (action.kind == ActionKind::gather) {
-        if (!recipes(action.stage).gather) {
+        if (!recipes(rank, action.stage).gather) {
           ++own.next;
           continue;
         }
-        if (!std::exchange(own.has_issued, true)) issue(rank, *recipes(action.stage).gather);
+        if (!std::exchange(own.has_issued, true)) issue(rank, *recipes(rank, action.stage).gather);
         if (!awaited_ended(rank)) return;
         own.has_issued = false;
         ++own.next;
       } else if (action.kind == ActionKind::reduce) {
-        while (averages_gradients(own.step) &&
-               own.buckets[stage] < recipes(action.stage).reductions.size()) {
+        while (run_.averages_gradients(own.step) &&
+               own.buckets[stage] < recipes(rank, action.stage).reductions.size()) {
           issue_bucket(rank, action.stage);
         }
         ++own.next;
@@ -177,11 +168,13 @@ class Simulator {
     own.activity = Activity::computes;
     begin_computing(rank);
     bool gathers = false;
+    // Pipelines gather in actions of their own instead.
+    const bool may_gather = run_.plan.schedule == layout::kOneStageSchedule;
     account_.begin_passes(rank, begun);
     for (const auto& pass : passes_of(begun)) {
       const bool reads = pass.kind != ActionKind::backward_weight;
-      if (reads && gathers_in_passes() && recipes(pass.stage).gather) {
-        issue(rank, *recipes(pass.stage).gather);
+      if (reads && may_gather && recipes(rank, pass.stage).gather) {
+        issue(rank, *recipes(rank, pass.stage).gather);
         gathers = true;
       }
     }
@@ -212,21 +205,35 @@ class Simulator {
     return true;
   }
 
-  // Gradients are averaged while their stage's last backward pass runs. Where a schedule has
-  // backward passes in two parts, averages begin after the last one.
+  // Gradients are averaged while their stage's last backward pass runs; after it, if it has two
+  // parts. The pass's sums lie between its blocks, and wait for other flows as the last sums did.
   void finish_pass_at(int rank, double end) {
     const auto& own = state(rank);
+    const double sums = recipes_.sums_seconds(rank, item(rank)) * own.sums_factor;
     const bool is_whole = item(rank).action.kind == ActionKind::backward && !item(rank).beside;
-    if (item(rank).ends_stage && is_whole && averages_gradients(own.step)) {
+    if (item(rank).ends_stage && is_whole && run_.averages_gradients(own.step)) {
       const int stage = item(rank).action.stage;
       const double backward = work(stage).passes.backward();
-      const double scale = backward > 0 ? own.seconds / backward : 0;
+      const double scale = backward > 0 ? (own.seconds + sums) / backward : 0;
       for (const auto& bucket : work(stage).buckets) {
-        push(std::max(now_, end - bucket.seconds_before_end * scale), EventKind::bucket_is_ready,
-             rank, static_cast<size_t>(stage));
+        push(std::max(now_, end + sums - bucket.seconds_before_end * scale),
+             EventKind::bucket_is_ready, rank, static_cast<size_t>(stage));
       }
     }
-    push(end, EventKind::pass_ends, rank);
+    push(end, sums > 0 ? EventKind::pass_is_computed : EventKind::pass_ends, rank);
+  }
+
+  void begin_sums(int rank) {
+    auto& own = state(rank);
+    own.activity = Activity::sums;
+    own.sums_since = now_;
+    const auto& member = programs_.on_tensor_axis(rank);
+    for (const auto& pass : passes_of(item(rank))) {
+      if (const auto* one = recipes_.sums(rank, pass)) {
+        own.awaited_sums = queues_[member.group].issue(member.index, one->recipe, now_) + 1;
+      }
+    }
+    begin_next(member.group);
   }
 
   // Called when the parameters that a pass needs have been gathered.
@@ -245,6 +252,10 @@ class Simulator {
     auto& own = state(rank);
     account_.end_pass(rank, own.step, item(rank), {own.begin, now_, own.seconds});
     account_.expose(rank, own.slowed);
+    if (own.activity == Activity::sums) {
+      account_.expose(rank, now_ - own.sums_since);
+      own.sums_factor = (now_ - own.sums_since) / recipes_.sums_seconds(rank, item(rank));
+    }
     own.activity = Activity::ready;
     ++own.next;
     advance(rank);
@@ -263,9 +274,9 @@ class Simulator {
     auto& own = state(rank);
     const int stage = item(rank).action.stage;
     account_.end_update(rank, own.step, own.begin, now_);
-    if (const auto& gather = recipes(stage).gather_after_step) issue(rank, *gather);
-    if (averages_parameters(own.step)) {
-      for (const auto& average : recipes(stage).averages) issue(rank, average);
+    if (const auto& gather = recipes(rank, stage).gather_after_step) issue(rank, *gather);
+    if (run_.averages_parameters(own.step)) {
+      for (const auto& average : recipes(rank, stage).averages) issue(rank, average);
     }
     own.buckets[static_cast<size_t>(stage)] = 0;
     own.has_updated = true;
@@ -317,34 +328,34 @@ class Simulator {
     auto& own = state(rank);
     auto& bucket = own.buckets[static_cast<size_t>(stage)];
     const size_t awaited = own.awaited;
-    own.issued_until[static_cast<size_t>(stage)] = issue(rank, recipes(stage).reductions[bucket++]);
+    own.issued_until[static_cast<size_t>(stage)] =
+        issue(rank, recipes(rank, stage).reductions[bucket++]);
     own.awaited = awaited;
   }
 
-  // Adds a collective to the queue of the rank's place. Returns the number of collectives of this
-  // place that have ended once this one has. The rank's next wait is for this number.
+  // Adds a collective to the queue of the rank's replicas. Returns the number of their collectives
+  // that have ended once this one has. The rank's next wait is for this number.
   size_t issue(int rank, const Recipe& recipe) {
-    auto& queue = queue_of(rank);
-    const auto member = static_cast<size_t>(programs_.replica(rank));
-    state(rank).awaited = queue.issue(member, recipe, now_) + 1;
-    begin_next(programs_.place(rank));
+    const auto& member = programs_.on_data_axis(rank);
+    state(rank).awaited = queues_[member.group].issue(member.index, recipe, now_) + 1;
+    begin_next(member.group);
     return state(rank).awaited;
   }
 
-  void begin_next(int place) {
-    if (queues_[static_cast<size_t>(place)].begin(now_)) push(now_, EventKind::phase, place);
+  void begin_next(size_t group) {
+    if (queues_[group].begin(now_)) push(now_, EventKind::phase, static_cast<int>(group));
   }
 
-  void begin_phase(int place) {
-    const auto* running = queues_[static_cast<size_t>(place)].current();
-    const auto& phases = running->recipe->phases;
-    if (running->next_phase == phases.size()) return end_collective(place);
-    push(now_ + phases[running->next_phase].seconds, EventKind::flow, place);
+  void begin_phase(int group) {
+    const auto* running = queues_[static_cast<size_t>(group)].current();
+    const bool has_ended = running->next_phase == running->recipe->phases.size();
+    if (has_ended) return end_collective(static_cast<size_t>(group));
+    push(now_ + running->phase().seconds, EventKind::flow, group);
   }
 
-  void end_collective(int place) {
-    auto& queue = queues_[static_cast<size_t>(place)];
-    const auto& members = programs_.replicas(place);
+  void end_collective(size_t group) {
+    auto& queue = queues_[group];
+    const auto& members = programs_.groups()[group];
     const auto& ended = *queue.current();
     for (size_t i = 0; i < members.size() && !ended.recipe->phases.empty(); ++i) {
       account_.record({members[i], state(members[i]).step, "communication", ended.recipe->name,
@@ -352,9 +363,11 @@ class Simulator {
                        ended.recipe->bytes});
     }
     queue.finish(now_);
-    begin_next(place);
+    begin_next(group);
     for (const int rank : members) {
-      if (state(rank).activity != Activity::gathers) {
+      if (&queue != &queue_of(rank)) {
+        if (queue.finished() == state(rank).awaited_sums) end_pass(rank);
+      } else if (state(rank).activity != Activity::gathers) {
         advance(rank);
       } else if (queue.finished() >= state(rank).awaited) {
         end_gather(rank);
@@ -362,27 +375,14 @@ class Simulator {
     }
   }
 
-  bool is_one_stage() const { return run_.plan.schedule == layout::kOneStageSchedule; }
-  // Pipelines gather in actions of their own instead.
-  bool gathers_in_passes() const { return is_one_stage(); }
-  bool is_local() const { return run_.plan.exchange.method == ExchangeMethod::local_steps; }
-  bool averages_gradients(int step) const {
-    return !is_local() || step < run_.plan.exchange.warmup_steps;
-  }
-  bool averages_parameters(int step) const {
-    const auto& exchange = run_.plan.exchange;
-    const int after_warmup = step - static_cast<int>(exchange.warmup_steps) + 1;
-    return is_local() && after_warmup > 0 && after_warmup % exchange.period == 0;
-  }
-
   const SimulatedRun& run_;
   const ClusterLinks links_;
   const RankPrograms programs_;
-  const std::vector<StageRecipes> recipes_;
+  const Recipes recipes_;
   SharedLinks flows_;
   const DisturbedTimes times_;
   RunAccount account_;
-  std::vector<CollectiveQueue> queues_;  // by place
+  std::vector<CollectiveQueue> queues_;  // by group
   std::vector<RankState> ranks_;
   std::vector<FlowOwner> owners_;  // by flow
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

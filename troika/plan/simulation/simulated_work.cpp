@@ -5,9 +5,33 @@
 #include <string>
 
 #include "troika/layout/schedules/inventory.h"
+#include "troika/layout/schedules/segment.h"
 #include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
+
+namespace {
+
+bool is_local(const layout::Plan& plan) {
+  return plan.exchange.method == layout::ExchangeMethod::local_steps;
+}
+
+}  // namespace
+
+layout::Schedule SimulatedRun::schedule() const {
+  if (!plan.is_asynchronous()) return layout::schedule_of(plan);
+  return layout::asynchronous_segment(plan.asynchronous(), steps);
+}
+
+bool SimulatedRun::averages_gradients(int step) const {
+  return !is_local(plan) || step < plan.exchange.warmup_steps;
+}
+
+bool SimulatedRun::averages_parameters(int step) const {
+  const auto& exchange = plan.exchange;
+  const int after_warmup = step - static_cast<int>(exchange.warmup_steps) + 1;
+  return is_local(plan) && after_warmup > 0 && after_warmup % exchange.period == 0;
+}
 
 void SimulatedRun::verify() const {
   plan.verify();
@@ -19,9 +43,13 @@ void SimulatedRun::verify() const {
   if (plan.threads > 0) {
     refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");
   }
-  if (plan.has_servers()) {
+  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
+  if (plan.has_servers() || is_summation) {
     const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
-    refuse("exchange.method of a simulation", is_downpour ? "downpour_sgd" : "servers",
+    refuse("exchange.method of a simulation",
+           is_summation  ? "summation"
+           : is_downpour ? "downpour_sgd"
+                         : "servers",
            "all_reduce, zero or local_steps");
   }
   if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {

@@ -19,6 +19,14 @@ struct GradientBucket {
   double seconds_before_end = 0;
 };
 
+// Sums over the ranks of a tensor axis in a pass, one after the other.
+struct TensorSums {
+  int count = 0;
+  double bytes = 0;  // of each, of a whole tensor
+
+  bool operator==(const TensorSums&) const = default;
+};
+
 // A stage on one rank. Times are in seconds. Times of passes and sizes of activations are for one
 // micro-batch.
 struct StageWork {
@@ -36,6 +44,11 @@ struct StageWork {
   // For a pass that gathers the stage's parameters: the share of its computation that follows the
   // arrival of the last parameter.
   double share_after_gather = 0;
+  // The sums in each pass on a tensor axis, with an entry for each size. A backward pass in two
+  // parts has them in its first part.
+  std::vector<TensorSums> forward_sums = {};
+  std::vector<TensorSums> backward_sums = {};
+  bool sums_tokens = false;  // a sum is a reduce-scatter and an all-gather
 };
 
 // Random and fixed changes to the times of passes. All draws depend only on `seed`, rank, step and
@@ -71,6 +84,11 @@ struct SimulatedRun {
   const StageWork& stage(int number) const {
     return stages[stages.size() == 1 ? 0 : static_cast<size_t>(number)];
   }
+  // Returns the actions of a step, or without flushes of all steps.
+  layout::Schedule schedule() const;
+  // Whether a step, counted from 0, averages gradients, and whether it averages parameters.
+  bool averages_gradients(int step) const;
+  bool averages_parameters(int step) const;
   // Throws Error(usage) for a plan with more ranks than the cluster has devices, a number of stages
   // that differs from the schedule's, threads in a process, and a slow rank that is not in the
   // plan. Throws the errors of layout::Plan::verify() and schedule_of().

@@ -88,16 +88,96 @@ class RecipeMaker {
   const ShardGroups groups_;
 };
 
+// Makes the sums of passes among the ranks of a tensor axis.
+class SumMaker {
+ public:
+  SumMaker(const SimulatedRun& run, const ClusterLinks& links, const std::vector<int>& ranks,
+           bool of_tokens)
+      : run_(run), links_(links), ranks_(ranks), of_tokens_(of_tokens) {}
+
+  // The collectives take place one after the other, so those of one kind and size form common
+  // phases.
+  PassSums make(const std::vector<TensorSums>& sums) const {
+    PassSums made{.recipe = {.name = "sums"}};
+    for (const auto& sum : sums) {
+      made.recipe.bytes += sum.count * sum.bytes;
+      for (auto phase : phases_of(sum.bytes)) {
+        phase.seconds *= sum.count;
+        phase.bytes *= sum.count;
+        made.recipe.phases.push_back(std::move(phase));
+      }
+    }
+    const auto bandwidths = links_.bandwidths();
+    for (const auto& phase : made.recipe.phases) {
+      double slowest = 0;
+      for (const auto& use : phase.uses) {
+        slowest = std::max(slowest, use.weight / bandwidths[static_cast<size_t>(use.link)]);
+      }
+      made.alone_seconds += phase.seconds + phase.bytes * slowest;
+    }
+    return made;
+  }
+
+ private:
+  std::vector<CollectivePhase> phases_of(double bytes) const {
+    const auto phases = [&](CollectiveKind kind) {
+      return collective_phases({.kind = kind,
+                                .algorithm = run_.all_reduce,
+                                .bytes = bytes,
+                                .reduce_per_byte = run_.reduce_per_byte},
+                               ranks_, links_);
+    };
+    if (!of_tokens_) return phases(CollectiveKind::all_reduce);
+    auto all = phases(CollectiveKind::reduce_scatter);
+    const auto gather = phases(CollectiveKind::all_gather);
+    all.insert(all.end(), gather.begin(), gather.end());
+    return all;
+  }
+
+  const SimulatedRun& run_;
+  const ClusterLinks& links_;
+  const std::vector<int>& ranks_;
+  const bool of_tokens_;
+};
+
 }  // namespace
 
-std::vector<StageRecipes> make_recipes(const SimulatedRun& run, const RankPrograms& programs,
-                                       const ClusterLinks& links) {
-  std::vector<StageRecipes> recipes;
+Recipes::Recipes(const SimulatedRun& run, const RankPrograms& programs, const ClusterLinks& links)
+    : programs_(programs) {
   for (int stage = 0; stage < programs.stages(); ++stage) {
-    const auto& ranks = programs.replicas(programs.place_of_stage(stage));
-    recipes.push_back(RecipeMaker(run, links, ranks).make(run.stage(stage)));
+    const auto& work = run.stage(stage);
+    auto& recipes = stages_.emplace_back();
+    auto& sums = sums_.emplace_back();
+    for (const int rank : programs.ranks_of(programs.place_of_stage(stage))) {
+      const auto &data = programs.on_data_axis(rank), &tensor = programs.on_tensor_axis(rank);
+      if (data.index == 0) {
+        recipes.push_back(RecipeMaker(run, links, programs.groups()[data.group]).make(work));
+      }
+      if (tensor.index == 0) {
+        const SumMaker maker(run, links, programs.groups()[tensor.group], work.sums_tokens);
+        sums.push_back({maker.make(work.forward_sums), maker.make(work.backward_sums)});
+      }
+    }
   }
-  return recipes;
+}
+
+const StageRecipes& Recipes::of(int rank, int stage) const {
+  return stages_[static_cast<size_t>(stage)][programs_.on_tensor_axis(rank).index];
+}
+
+const PassSums* Recipes::sums(int rank, const layout::Action& pass) const {
+  if (pass.kind == layout::ActionKind::backward_weight) return nullptr;
+  const auto& all = sums_[static_cast<size_t>(pass.stage)][programs_.on_data_axis(rank).index];
+  const auto& sums = pass.kind == layout::ActionKind::forward ? all.forward : all.backward;
+  return sums.recipe.phases.empty() ? nullptr : &sums;
+}
+
+double Recipes::sums_seconds(int rank, const ProgramItem& item) const {
+  double seconds = 0;
+  for (const auto& pass : passes_of(item)) {
+    if (const auto* one = sums(rank, pass)) seconds += one->alone_seconds;
+  }
+  return seconds;
 }
 
 size_t CollectiveQueue::issue(size_t member, const Recipe& recipe, double now) {

@@ -12,7 +12,7 @@
 
 namespace troika::plan {
 
-// A collective of the ranks of a place (RankPrograms).
+// A collective of a group of ranks (RankPrograms).
 struct Recipe {
   std::string name;  // of the span in traces
   int bucket = -1;
@@ -28,11 +28,35 @@ struct StageRecipes {
   std::vector<Recipe> averages = {};             // of parameters, with local_steps
 };
 
-// Returns the recipes of each stage.
-std::vector<StageRecipes> make_recipes(const SimulatedRun& run, const RankPrograms& programs,
-                                       const ClusterLinks& links);
+// The sums of a pass over a tensor axis, as one collective.
+struct PassSums {
+  Recipe recipe = {};
+  double alone_seconds = 0;  // without other flows on its links
+};
 
-// The collectives of the ranks of one place, in order. A collective begins when all ranks have
+// The recipes of all ranks.
+class Recipes {
+ public:
+  // `programs` must outlive it.
+  Recipes(const SimulatedRun& run, const RankPrograms& programs, const ClusterLinks& links);
+
+  // Returns the collectives of a rank on the data axis.
+  const StageRecipes& of(int rank, int stage) const;
+  // Returns the collective of a rank's pass on the tensor axis; null if the pass has none.
+  const PassSums* sums(int rank, const layout::Action& pass) const;
+  // Returns the seconds of the sums of an item's passes, without other flows on their links.
+  double sums_seconds(int rank, const ProgramItem& item) const;
+
+ private:
+  struct StageSums {
+    PassSums forward, backward;
+  };
+  const RankPrograms& programs_;
+  std::vector<std::vector<StageRecipes>> stages_;  // by stage and index on the tensor axis
+  std::vector<std::vector<StageSums>> sums_;       // by stage and index on the data axis
+};
+
+// The collectives of the ranks of one group, in order. A collective begins when all ranks have
 // issued it and the previous collective has ended.
 class CollectiveQueue {
  public:
@@ -45,6 +69,8 @@ class CollectiveQueue {
     bool has_begun = false;
     double began = 0;
     double before = 0;  // when the previous collective ended
+
+    const CollectivePhase& phase() const { return recipe->phases[next_phase]; }
   };
 
   explicit CollectiveQueue(size_t members) : issued_(members, 0) {}

@@ -11,6 +11,7 @@
 #include "troika/layout/recompute.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/stage_cut.h"
+#include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
 #include "troika/plan/lateness.h"
 
@@ -139,6 +140,7 @@ class StageMaker {
     add_buckets(work, blocks, segments);
     add_memory(work, blocks, profile.optimizer_factor);
     keep_inputs(work, blocks, segments, input_bytes);
+    add_sums(work, blocks, segments);
     if (blocks.size() > 1 && work.passes.forward > 0) {
       // A backward pass ends with the stage's first block.
       work.share_after_gather =
@@ -165,7 +167,8 @@ class StageMaker {
   }
 
   // Returns the factor on the times of passes because each replica waits for the latest: with ZeRO
-  // stage 3 in each block, otherwise once for all blocks.
+  // stage 3 in each block, otherwise once for all blocks. The ranks of a tensor axis wait for each
+  // other in each block.
   double lateness(Blocks blocks, int replicas) const {
     double mean = 0, deviations = 0, variance = 0;
     for (const auto& block : blocks) {
@@ -177,7 +180,10 @@ class StageMaker {
     if (mean == 0) return 1;
     const auto& exchange = plan_.exchange;
     const bool gathers = exchange.method == ExchangeMethod::zero && exchange.zero_stage == 3;
-    return 1 + expected_maximum(replicas) * (gathers ? deviations : std::sqrt(variance)) / mean;
+    const double of_replicas = gathers ? deviations : std::sqrt(variance);
+    return 1 + (expected_maximum(replicas) * of_replicas +
+                expected_maximum(plan_.mesh.size(layout::Axis::tensor)) * deviations) /
+                   mean;
   }
 
   static Blocks part_of(Blocks blocks, const layout::RecomputedSegment& segment) {
@@ -249,15 +255,44 @@ class StageMaker {
     work.workspace_bytes += most;
   }
 
+  void add_sums(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments) const {
+    if (plan_.mesh.size(layout::Axis::tensor) == 1) return;
+    const auto add = [&](std::vector<TensorSums>& sums, int count, double bytes) {
+      if (count == 0 || bytes == 0) return;
+      const auto same = std::ranges::find(sums, bytes, &TensorSums::bytes);
+      if (same == sums.end()) {
+        sums.push_back({count, bytes});
+      } else {
+        same->count += count;
+      }
+    };
+    const auto add_forward = [&](std::vector<TensorSums>& sums, Blocks added) {
+      for (const auto& block : added) {
+        if (!block.tensor) continue;
+        add(sums, block.tensor->forward_sums, block.tensor->sum_bytes * options_.samples);
+      }
+    };
+    work.sums_tokens = options_.sequence_parallel;
+    add_forward(work.forward_sums, blocks);
+    for (const auto& segment : segments) add_forward(work.backward_sums, part_of(blocks, segment));
+    for (const auto& block : blocks) {
+      if (!block.tensor) continue;
+      add(work.backward_sums, block.tensor->backward_sums,
+          block.tensor->sum_bytes * options_.samples);
+    }
+  }
+
   const layout::Plan& plan_;
   const StageWorkOptions& options_;
 };
 
 }  // namespace
 
-std::vector<StageWork> stage_work(const Profile& profile, const layout::Plan& plan,
+std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan,
                                   const StageWorkOptions& options) {
-  require_told(profile, plan);
+  require_told(whole, plan);
+  const auto profile =
+      layout::tensor_shard(whole, plan.mesh.size(layout::Axis::tensor), options.sequence_parallel);
   require_number("samples of a micro-batch", options.samples);
   require_number("overhead of a pass", options.pass_overhead);
   require_number("rate of the optimizer", options.optimizer_bytes_per_second);

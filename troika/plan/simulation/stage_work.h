@@ -18,6 +18,8 @@ struct StageWorkOptions {
   double pass_overhead = 0;
   // Bytes of parameters that the optimizer updates per second; 0: as the profile says.
   double optimizer_bytes_per_second = 0;
+  // mesh.sequence_parallel, for plans with a tensor axis.
+  bool sequence_parallel = false;
 };
 
 // Returns the work of each stage of the plan's schedule.
@@ -30,12 +32,16 @@ struct StageWorkOptions {
 // - Buckets of gradients have whole blocks, from the last to the first (layout::assign_buckets()).
 // - A rank holds parameters, gradients and optimizer states, or its ZeRO shards of them. With ZeRO
 //   stage 3, it also holds the whole parameters of the largest block.
+// - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its
+// passes
+//   waits for the latest rank in each block.
 // - A recomputed segment of blocks keeps the input of its first block, and repeats its forward pass
-//   before its backward pass.
+//   before its backward pass,
+//   with its sums over the tensor axis.
 // Throws Error(usage) for a plan of another precision than the profile's, a cut into another number
 // of stages than the schedule's, options that are negative or not finite, and features that a
 // profile does not describe (compressed gradients, offload, recompute selective or by a budget).
-// Throws the errors of layout::parse_cut() and schedule_of().
+// Throws the errors of layout::tensor_shard(), parse_cut() and schedule_of().
 std::vector<StageWork> stage_work(const layout::Profile& profile, const layout::Plan& plan,
                                   const StageWorkOptions& options = {});
 

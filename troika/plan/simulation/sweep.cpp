@@ -1,6 +1,7 @@
 #include "troika/plan/simulation/sweep.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -81,14 +82,15 @@ RunSimulation simulated(const SweptRun& swept, const Plan& plan, const Cluster& 
   return simulate_run(run);
 }
 
-// Returns the plan changed to `devices` devices. If these do not divide among the stages, it uses
-// fewer.
+// Returns the plan changed to `devices` devices, at least as many as its tensor axis has. If these
+// do not divide among the stages, it uses fewer.
 Plan on_devices(const Plan& plan, int devices) {
   if (plan.mesh.has_uneven_stages()) {
     refuse("mesh of a sweep over devices", plan.mesh.text(), "stages with equal replicas");
   }
   Plan scaled = plan;
-  const int stages = std::min(plan.mesh.size(Axis::pipeline), devices);
+  const int tensor = plan.mesh.size(Axis::tensor);
+  const int stages = std::min(plan.mesh.size(Axis::pipeline), devices / tensor);
   if (stages < plan.mesh.size(Axis::pipeline)) {
     if (plan.schedule == layout::kCustomSchedule) {
       refuse("devices of a sweep", std::to_string(devices),
@@ -97,10 +99,25 @@ Plan on_devices(const Plan& plan, int devices) {
     }
     scaled.stages.cut.clear();  // made for more stages
   }
+  const int replicas = devices / (stages * tensor);
+  if (tensor > 1) {
+    std::vector<std::string> axes;
+    bool has_data = false;
+    for (const auto axis : plan.mesh.axes()) {
+      has_data = has_data || axis == Axis::data;
+      const int size = axis == Axis::pipeline ? stages
+                       : axis == Axis::data   ? replicas
+                                              : plan.mesh.size(axis);
+      axes.push_back(fmt::format("{}={}", layout::name(axis), size));
+    }
+    if (!has_data) axes.insert(axes.begin(), fmt::format("data={}", replicas));
+    scaled.mesh = layout::Mesh::parse(fmt::format("{}", fmt::join(axes, " ")));
+    return scaled;
+  }
   const bool data_is_outer = !plan.mesh.axes().empty() && plan.mesh.axes().front() == Axis::data;
   scaled.mesh = layout::Mesh::parse(
       fmt::format(fmt::runtime(data_is_outer ? "data={1} pipeline={0}" : "pipeline={0} data={1}"),
-                  stages, devices / stages));
+                  stages, replicas));
   return scaled;
 }
 
@@ -157,6 +174,7 @@ Cluster resized(const Cluster& cluster, int devices) {
 
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices) {
   const auto rate_on = [&](int count, DevicesPoint& point) {
+    if (count < swept.run.plan.mesh.size(Axis::tensor)) return false;
     const auto plan = on_devices(swept.run.plan, count);
     if (!is_in_domain(plan)) return false;
     const auto simulation = simulated(swept, plan, resized(swept.run.cluster, count), 1);

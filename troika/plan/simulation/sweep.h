@@ -42,7 +42,8 @@ struct DevicesPoint {
 };
 
 // Simulates the plan on the first n devices for each n. A point has pipelines of the plan's length
-// (of n stages if n is less), and as many of them as fit. Each replica has the plan's number of
+// (of fewer stages if n is less), of its tensor axis, and as many of them as fit; numbers below the
+// size of the tensor axis are skipped. Each replica has the plan's number of
 // micro-batches. A cluster with fewer devices is extended by hosts like its last one. Skips numbers
 // of stages outside the schedule's domain. Where a point needs fewer stages, the plan's cut is not
 // used. Slow ranks that a point does not have are ignored. Throws Error(usage) for stages with

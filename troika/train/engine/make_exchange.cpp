@@ -12,6 +12,7 @@
 #include "troika/parallel/fault_tolerant.h"
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/replicas.h"
+#include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/tensor/tensor_exchange.h"
 #include "troika/train/engine/served_exchange.h"
@@ -106,8 +107,16 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
     return make_served_exchange(plan, options, recipe, task.module(), group);
   }
   require_precision(plan);
-  const auto ddp = data_parallel_options(plan, trace);
+  auto ddp = data_parallel_options(plan, trace);
   const auto& exchange = plan.exchange;
+  if (exchange.method == ExchangeMethod::summation) {
+    const bool half = ddp.codec.name == "fp16";
+    if (half) ddp.codec.name = "none";
+    ddp.sums = std::make_shared<parallel::SummationServers>(
+        group,
+        parallel::SummationOptions{
+            .servers = exchange.servers, .sums = exchange.summation, .half = half, .trace = trace});
+  }
   if (const auto& axis = groups.along(layout::Axis::tensor); axis.size() > 1) {
     if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);
     return std::make_unique<parallel::TensorExchange>(
@@ -115,7 +124,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
         parallel::TensorOptions{.sequence = options.mesh.sequence_parallel, .values = values},
         [&] { return std::make_unique<parallel::DataParallel>(task.module(), group, ddp); });
   }
-  if (exchange.method == ExchangeMethod::all_reduce) {
+  if (plan.averages_whole_gradients()) {
     return std::make_unique<parallel::DataParallel>(task.module(), group, ddp);
   }
   if (exchange.method == ExchangeMethod::zero) {

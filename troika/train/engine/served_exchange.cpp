@@ -95,8 +95,8 @@ TrainOptions with_launched_servers(TrainOptions options, const server::WorldOpti
   auto& servers = options.server.servers;
   if (servers == 0) servers = role.servers;
   const auto plan = resolve_plan(options, workers);
-  if (!plan.has_servers()) {
-    refuse("strategy " + plan.strategy, "strategy parameter_server or downpour");
+  if (!plan.has_servers() && plan.exchange.method != layout::ExchangeMethod::summation) {
+    refuse("strategy " + plan.strategy, "strategy parameter_server, downpour or byteps");
   }
   if (plan.exchange.servers.count != role.servers) {
     refuse(fmt::format("server.servers {}", plan.exchange.servers.count),
@@ -109,7 +109,8 @@ void serve_parameters(const TrainOptions& options, const server::WorldOptions& r
   const auto plan = resolve_plan(options, layout::Cluster::uniform(1, role.workers));
   auto own = role;
   own.protection = net::protection_from(options.comm.protection);
-  parallel::serve(own, plan.exchange.servers);
+  const bool sums = plan.exchange.method == layout::ExchangeMethod::summation;
+  parallel::serve(own, plan.exchange.servers, sums);
 }
 
 std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& plan,

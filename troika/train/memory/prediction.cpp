@@ -144,7 +144,9 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
     return fmt::format("{} ranks: {}", choice.ranks, problem.what());
   }
   const auto stage = plan.exchange.zero_stage;
-  if (plan.threads > 0 || !plan.keeps_replicas_equal()) return "strategy " + choice.strategy;
+  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
+  if (plan.threads > 0 || !plan.keeps_replicas_equal() || is_summation)
+    return "strategy " + choice.strategy;
   const auto& codec = plan.compression.codec;
   if (stage == 0 && codec != "none") return "ddp.hook " + codec;
   // Small tensors stay in memory, so the memory is not affine in the batch size.

@@ -93,6 +93,7 @@ struct TrainOptions {
   parallel::DiLoCoOptions diloco;
   parallel::ServerSection server;
   parallel::DownpourSection downpour;
+  parallel::BytePsSection byteps;
   parallel::FtDdpSection ft_ddp;
   parallel::MeshOptions mesh;
   parallel::PipelineSection pipeline;

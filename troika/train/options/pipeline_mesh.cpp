@@ -75,7 +75,14 @@ layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks) {
 }
 
 layout::Mesh tensor_mesh(const TrainOptions& options, int ranks) {
-  return mesh_of(options, {name(Axis::tensor), options.mesh.tensor}, ranks, /*is_outermost=*/false);
+  auto mesh =
+      mesh_of(options, {name(Axis::tensor), options.mesh.tensor}, ranks, /*is_outermost=*/false);
+  if (mesh.size(Axis::pipeline) == 1) return mesh;
+  throw Error("train", ErrorKind::usage,
+              {.what = "tensor parallelism alone does not cut the model into stages",
+               .got = "mesh.axes " + mesh.text(),
+               .expected = "no pipeline axis",
+               .hint = "set trainer.strategy to 3d"});
 }
 
 layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks) {
@@ -154,12 +161,14 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
          .got = "true",
          .expected = "false, or the strategy pipedream"});
   }
-  if (options.zero.group_size > 0 && plan.exchange.zero_stage == 0) {
+  // Predictions of memory compare ZeRO with other strategies, which have no zero.stage.
+  const bool takes_stage = has_tensor_axis || plan.schedule != layout::kOneStageSchedule;
+  if (takes_stage && options.zero.group_size > 0 && plan.exchange.zero_stage == 0) {
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("strategy {} shards nothing, so it takes no zero.group_size",
                                      strategy),
                  .got = std::to_string(options.zero.group_size),
-                 .expected = "0, or zero.stage or a strategy of ZeRO"});
+                 .expected = "0, or zero.stage from 1 to 3"});
   }
   const auto& mesh = options.mesh;
   if (mesh.pipeline > 1 && plan.mesh.size(Axis::pipeline) == 1) {

@@ -12,6 +12,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/train/options/pipeline_mesh.h"
+#include "troika/train/options/server_strategies.h"
 
 namespace troika::train {
 
@@ -110,40 +111,6 @@ void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
   exchange.outer_momentum = options.diloco.outer_momentum;
 }
 
-void servers(Plan& plan, const TrainOptions& options, const Cluster&) {
-  const auto& server = options.server;
-  plan.exchange.method = ExchangeMethod::servers;
-  plan.exchange.servers = {.consistency = server.consistency,
-                           .delay = server.delay,
-                           .count = server.servers,
-                           .replicas = server.replicas,
-                           .push_filters = server.push_filters,
-                           .pull_filters = server.pull_filters,
-                           .limit_seconds = server.limit_seconds};
-}
-
-// The consistency of [server] is that of parameter_server; its default counts as not set.
-void downpour(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  const auto& server = options.server;
-  if (server.consistency == "bounded" || server.delay > 0) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "strategy downpour does not bound how far replicas are apart",
-                 .got = fmt::format("server.consistency {} and server.delay {}", server.consistency,
-                                    server.delay),
-                 .expected = "server.consistency eventual and server.delay 0",
-                 .hint = "strategy parameter_server bounds it"});
-  }
-  servers(plan, options, cluster);
-  plan.exchange.method = ExchangeMethod::downpour;
-  plan.exchange.servers.consistency = "eventual";
-  const auto& own = options.downpour;
-  plan.exchange.downpour = {.n_fetch = own.n_fetch,
-                            .n_push = own.n_push,
-                            .local_rate = own.local_rate,
-                            .overlap = own.overlap,
-                            .warm_start_steps = own.warm_start_steps};
-}
-
 // Each replica is a run of one process, whose steps are those of a quorum
 // (docs/fault-tolerance.md).
 void fault_tolerant(Plan& plan, const TrainOptions&, const Cluster&) {
@@ -220,11 +187,16 @@ void cut_model_and_layers(Plan& plan, const TrainOptions& options, const Cluster
 }
 
 void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  plan.mesh = tensor_mesh(options, cluster.ranks());
-  if (options.zero.stage == 0) return;
-  shard(plan, options, options.zero.stage);
+  auto mesh = tensor_mesh(options, cluster.ranks());
+  if (options.zero.stage == 0) {
+    plan.mesh = std::move(mesh);
+    return;
+  }
   // ZeRO beside a tensor axis is that of a pipeline, here of a single stage.
-  plan.schedule = "1f1b";
+  const int64_t micro_batches = plan.micro_batches;
+  cut_model(plan, options, std::move(mesh));
+  if (options.pipeline.micro_batches == 0) plan.micro_batches = micro_batches;
+  plan.schedule = options.pipeline.schedule;
 }
 
 struct Strategy {
@@ -247,8 +219,9 @@ constexpr std::array kStrategies{
     Strategy{"local_sgd", "local_sgd", local_sgd},
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
     Strategy{"diloco", "diloco", diloco},
-    Strategy{"parameter_server", "parameter_server", servers},
-    Strategy{"downpour", "downpour", downpour},
+    Strategy{"parameter_server", "parameter_server", choose_servers},
+    Strategy{"downpour", "downpour", choose_downpour},
+    Strategy{"byteps", "byteps", choose_byteps},
     Strategy{"ft_ddp", "ft_ddp", fault_tolerant},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
@@ -390,8 +363,9 @@ bool is_planned(const std::string& key) {
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
-  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.", "local_sgd.", "diloco.",
-                                 "server.", "downpour.", "mesh.", "pipeline.",  "offload."};
+  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.",     "local_sgd.",
+                                 "diloco.", "server.",   "downpour.", "byteps.",
+                                 "mesh.",   "pipeline.", "offload."};
   return std::ranges::count(kPlanned, key) > 0 ||
          std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
 }

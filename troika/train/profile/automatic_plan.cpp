@@ -37,7 +37,9 @@ constexpr size_t kMostProfiles = 3;
 
 void require_searchable(const layout::Plan& plan) {
   std::string got;
-  if (plan.threads > 0 || !plan.keeps_replicas_equal()) got = "strategy " + plan.strategy;
+  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
+  if (plan.threads > 0 || !plan.keeps_replicas_equal() || is_summation)
+    got = "strategy " + plan.strategy;
   if (plan.compression.codec != "none") got = "ddp.hook " + plan.compression.codec;
   if (plan.sums_micro_batches && plan.micro_batches > 1) got = "a sum over micro-batches";
   if (got.empty()) return;

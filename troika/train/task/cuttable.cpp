@@ -15,7 +15,9 @@ void require_cuttable(const Task& task, const layout::Plan& plan) {
   const int stages = plan.mesh.size(layout::Axis::pipeline);
   if (stages == 1 && plan.schedule == layout::kOneStageSchedule) return;
   const auto name = c10::demangle(typeid(task).name());
-  const auto asked = fmt::format("{} pipeline stages (mesh.axes {})", stages, plan.mesh.text());
+  const auto asked =
+      stages > 1 ? fmt::format("{} pipeline stages (mesh.axes {})", stages, plan.mesh.text())
+                 : fmt::format("a model that the schedule {} runs as a stage", plan.schedule);
   if (const auto own = task.own_steps(); !own.empty()) {
     const auto& step = own.front();
     const bool predicts = step == "predict_step";

@@ -1,0 +1,289 @@
+// Plans with a tensor axis: the work of a rank, and steps against times computed by hand.
+#include <gmock/gmock.h>
+
+#include <map>
+#include <utility>
+
+#include "tests/support/errors.h"
+#include "troika/plan/search/step_layout.h"
+#include "troika/plan/simulation/run_simulator.h"
+#include "troika/plan/simulation/stage_work.h"
+#include "troika/plan/simulation/sweep.h"
+
+namespace troika::plan {
+namespace {
+
+using layout::Cluster;
+using layout::Mesh;
+using layout::Profile;
+
+// Four blocks of which a tensor axis cuts 3/4 of the time, half of the saved bytes and 0.8 of the
+// parameters; sequence parallelism divides the rest of both times and saved bytes.
+Profile cut_blocks() {
+  Profile profile;
+  profile.optimizer_factor = 2;
+  for (int i = 0; i < 4; ++i) {
+    profile.blocks.push_back({.name = "block" + std::to_string(i),
+                              .forward = 4,
+                              .backward_input = 4,
+                              .backward_weight = 4,
+                              .output_bytes = 80,
+                              .saved_bytes = 800,
+                              .parameter_bytes = 1000,
+                              .workspace_bytes = 40,
+                              .tensor = layout::TensorCut{.units = 4,
+                                                          .time_share = 0.75,
+                                                          .parameter_share = 0.8,
+                                                          .saved_share = 0.5,
+                                                          .token_time_share = 0.25,
+                                                          .token_saved_share = 0.5,
+                                                          .forward_sums = 2,
+                                                          .backward_sums = 3,
+                                                          .sum_bytes = 80}});
+  }
+  return profile;
+}
+
+layout::Plan tensor_plan(const std::string& mesh, std::string schedule, int micro_batches) {
+  layout::Plan plan;
+  plan.mesh = Mesh::parse(mesh);
+  plan.schedule = std::move(schedule);
+  plan.micro_batches = micro_batches;
+  return plan;
+}
+
+// Devices of hosts that are joined by links of these latencies and bandwidths.
+Cluster hosts(int count, int devices) {
+  auto cluster = Cluster::uniform(count, devices);
+  cluster.group = {.latency = 0.01, .bandwidth = 100};
+  cluster.network = {.latency = 0.1, .bandwidth = 10};
+  return cluster;
+}
+
+SimulatedRun run_of(const Profile& profile, const layout::Plan& plan, const Cluster& cluster,
+                    const StageWorkOptions& options = {}) {
+  SimulatedRun run;
+  run.plan = plan;
+  run.stages = stage_work(profile, plan, options);
+  run.cluster = cluster;
+  run.all_reduce = layout::Algorithm::ring;
+  return run;
+}
+
+// The time of `count` ring all-reduces of 80 bytes between t devices of a host.
+double sums_seconds(int count, int t) {
+  return count * 2 * (t - 1) * (0.01 + 80.0 / t / 100);
+}
+
+TEST(TensorAxis, DividesTheWorkOfAStage) {
+  const auto stages = stage_work(cut_blocks(), tensor_plan("pipeline=2 tensor=4", "1f1b", 4));
+  ASSERT_EQ(stages.size(), 2u);
+  // 4 * (1/4 + 3/16) = 1.75 for each of two blocks.
+  EXPECT_EQ(stages[0].passes, (layout::StageTimes{3.5, 3.5, 3.5}));
+  EXPECT_NEAR(stages[0].parameter_bytes, 2 * (200 + 200), 1e-9);
+  EXPECT_NEAR(stages[0].resident_bytes, 4 * 800, 1e-9);
+  EXPECT_NEAR(stages[0].activation_bytes, 2 * (400 + 100), 1e-9);
+  EXPECT_NEAR(stages[0].workspace_bytes, 25, 1e-9);
+  EXPECT_EQ(stages[0].output_bytes, 80);
+  EXPECT_EQ(stages[0].forward_sums, (std::vector<TensorSums>{{4, 80}}));
+  EXPECT_EQ(stages[0].backward_sums, (std::vector<TensorSums>{{6, 80}}));
+}
+
+TEST(TensorAxis, SequenceParallelismDividesTokens) {
+  const auto stages = stage_work(cut_blocks(), tensor_plan("pipeline=2 tensor=4", "1f1b", 4),
+                                 {.sequence_parallel = true});
+  EXPECT_EQ(stages[0].passes, (layout::StageTimes{2, 2, 2}));
+  EXPECT_EQ(stages[0].activation_bytes, 400);
+  EXPECT_EQ(stages[0].output_bytes, 20);
+  EXPECT_NEAR(stages[0].parameter_bytes, 800, 1e-9);
+  EXPECT_EQ(stages[0].forward_sums, (std::vector<TensorSums>{{4, 80}}));
+  EXPECT_TRUE(stages[0].sums_tokens);
+}
+
+TEST(TensorAxis, DoesNotCutABlockThatSaysNothing) {
+  auto profile = cut_blocks();
+  for (size_t i : {1, 2, 3}) profile.blocks[i].tensor.reset();
+  const auto work = stage_work(profile, tensor_plan("tensor=4", "one_stage", 1))[0];
+  EXPECT_EQ(work.passes.forward, 1.75 + 3 * 4);
+  EXPECT_EQ(work.parameter_bytes, 400 + 3 * 1000);
+  EXPECT_EQ(work.forward_sums, (std::vector<TensorSums>{{2, 80}}));
+}
+
+TEST(TensorAxis, RecomputationSumsAgain) {
+  auto plan = tensor_plan("tensor=2", "one_stage", 1);
+  plan.recompute = "full";
+  const auto work = stage_work(cut_blocks(), plan)[0];
+  EXPECT_EQ(work.backward_sums, (std::vector<TensorSums>{{4 * 2 + 4 * 3, 80}}));
+}
+
+// The ranks of a tensor axis wait for the latest in each block, so their waits add up as times do.
+TEST(TensorAxis, PassesWaitForTheLatestRankInEachBlock) {
+  auto profile = cut_blocks();
+  for (auto& block : profile.blocks) block.spread = 0.1;
+  const auto ratio = [&](const char* mesh) {
+    const auto plan = tensor_plan(mesh, "one_stage", 1);
+    return stage_work(profile, plan)[0].passes.forward /
+           stage_work(cut_blocks(), plan)[0].passes.forward;
+  };
+  constexpr double kOfTwo = 0.5641895835477563;  // expected maximum of two normal numbers
+  EXPECT_NEAR(ratio("tensor=2"), 1 + kOfTwo * 0.1, 1e-12);
+  EXPECT_NEAR(ratio("data=2 tensor=2"), 1 + kOfTwo * 0.1 + kOfTwo * 0.1 / 2, 1e-12);
+}
+
+TEST(TensorAxis, ExposesTheSumsOfPasses) {
+  for (const int t : {2, 4}) {
+    const auto plan = tensor_plan("tensor=" + std::to_string(t), "one_stage", 1);
+    const auto simulation = simulate_run(run_of(cut_blocks(), plan, hosts(1, t)));
+    const double computes = 4 * 12 * (0.25 + 0.75 / t);
+    // 2 sums forward and 3 backward in each of 4 blocks.
+    const double sums = sums_seconds(4 * 5, t);
+    EXPECT_NEAR(simulation.seconds, computes + sums, 1e-9);
+    for (const auto& rank : simulation.ranks) {
+      EXPECT_NEAR(rank.compute_seconds, computes, 1e-9);
+      EXPECT_NEAR(rank.exposed_seconds, sums, 1e-9);
+      EXPECT_NEAR(rank.idle_seconds, 0, 1e-9);
+    }
+    // A ring sends 2 (t - 1)/t of the bytes through each device's port, and nothing leaves a host.
+    EXPECT_NEAR(simulation.links[0].bytes, 20 * 80 * 2.0 * (t - 1) / t, 1e-9);
+    EXPECT_EQ(simulation.links[static_cast<size_t>(2 * (t + 1))].bytes, 0);
+  }
+}
+
+TEST(TensorAxis, ReduceScattersAndGathersMoveTheSameBytes) {
+  const auto plan = tensor_plan("tensor=4", "one_stage", 1);
+  const auto whole = simulate_run(run_of(cut_blocks(), plan, hosts(1, 4)));
+  const auto tokens =
+      simulate_run(run_of(cut_blocks(), plan, hosts(1, 4), {.sequence_parallel = true}));
+  EXPECT_NEAR(tokens.links[0].bytes, whole.links[0].bytes, 1e-9);
+  EXPECT_NEAR(tokens.ranks[0].exposed_seconds, whole.ranks[0].exposed_seconds, 1e-9);
+  EXPECT_NEAR(tokens.seconds, 4 * 12 / 4.0 + sums_seconds(20, 4), 1e-9);
+}
+
+// Each rank of a tensor axis sends the whole activation to its counterpart, through its host's
+// port.
+TEST(TensorAxis, EveryRankSendsItsMessage) {
+  const auto plan = tensor_plan("pipeline=2 tensor=2", "1f1b", 1);
+  const auto simulation = simulate_run(run_of(cut_blocks(), plan, hosts(2, 2)));
+  EXPECT_EQ(simulation.ranks[0].sent_bytes, 80);
+  EXPECT_EQ(simulation.ranks[3].sent_bytes, 80);
+  const double passes = 4 * 12 * (0.25 + 0.75 / 2) + sums_seconds(20, 2);
+  EXPECT_NEAR(simulation.seconds, passes + 2 * (0.1 + 2 * 80 / 10.0), 1e-9);
+}
+
+// The ranks with the same part of the blocks average it: two rings over each host's port.
+TEST(TensorAxis, AveragesThePartsOfBlocks) {
+  auto plan = tensor_plan("data=2 tensor=2", "one_stage", 1);
+  auto run = run_of(cut_blocks(), plan, hosts(2, 2));
+  const double bytes = run.stages[0].parameter_bytes;
+  EXPECT_NEAR(bytes, 4 * (200 + 400), 1e-9);
+  run.stages[0].buckets = {{.bytes = bytes}};
+  const auto simulation = simulate_run(run);
+  const double passes = 4 * 12 * (0.25 + 0.75 / 2) + sums_seconds(20, 2);
+  EXPECT_NEAR(simulation.seconds, passes + 2 * 0.1 + 2 * bytes / 10, 1e-9);
+  // With the tensor axis outside, two groups sum over each host's port, and averages stay inside.
+  plan.mesh = Mesh::parse("tensor=2 data=2");
+  run.plan = plan;
+  const double computes = 4 * 12 * (0.25 + 0.75 / 2);
+  EXPECT_NEAR(simulate_run(run).seconds,
+              computes + 20 * 2 * (0.1 + 80 / 10.0) + 2 * 0.01 + bytes / 100, 1e-9);
+}
+
+// Both replicas sum over the hosts' ports at the same time in the forward pass, but not in the
+// backward pass, because one is slow there. So the pass of the fast one ends before its buckets are
+// expected. They are averaged all the same, once.
+TEST(TensorAxis, AveragesBucketsOnceIfSumsGetFaster) {
+  auto run = run_of(cut_blocks(), tensor_plan("tensor=2 data=2", "one_stage", 1), hosts(2, 2));
+  run.stages = {{.passes = {1, 6, 6},
+                 .buckets = {{.bytes = 8}, {.bytes = 4}},
+                 .forward_sums = {{1, 320}},
+                 .backward_sums = {{1, 20}}}};
+  run.disturbances.slow_ranks = {{1, 1.5}, {3, 1.5}};
+  run.steps = 2;
+  run.records_trace = true;
+  std::map<std::pair<int, int>, int> spans;  // by step and bucket
+  for (const auto& span : simulate_run(run).spans) {
+    if (span.name == "bucket") ++spans[{span.step, span.bucket}];
+  }
+  const std::map<std::pair<int, int>, int> of_four_ranks{
+      {{0, 0}, 4}, {{0, 1}, 4}, {{1, 0}, 4}, {{1, 1}, 4}};
+  EXPECT_EQ(spans, of_four_ranks);
+}
+
+// A mesh of all axes with one replica, one stage or one tensor rank is as fast as without the axis.
+TEST(TensorAxis, AnAxisOfOneRankChangesNothing) {
+  auto without = cut_blocks();
+  for (auto& block : without.blocks) block.tensor.reset();
+  const auto run = [&](const Profile& profile, const char* mesh) {
+    return simulate_run(run_of(profile, tensor_plan(mesh, "1f1b", 4), hosts(2, 2))).seconds;
+  };
+  EXPECT_EQ(run(cut_blocks(), "pipeline=2 data=2 tensor=1"), run(without, "pipeline=2 data=2"));
+}
+
+TEST(TensorAxis, RefusesWhatCannotBeCut) {
+  auto none = cut_blocks();
+  for (auto& block : none.blocks) block.tensor.reset();
+  EXPECT_ERROR(stage_work(none, tensor_plan("tensor=2", "one_stage", 1)), ErrorKind::usage,
+               "[layout] block block0 and all others of the profile cannot be cut over the tensor "
+               "axis; got no key tensor, and 2 ranks, expected blocks that say which part of them "
+               "the axis cuts (docs/plan.md#tensor-axis)");
+  EXPECT_ERROR(stage_work(cut_blocks(), tensor_plan("tensor=3", "one_stage", 1)), ErrorKind::usage,
+               "[layout] block block0 cannot be cut over the tensor axis; got 4 units, such as "
+               "heads, and 3 ranks, expected a multiple of 3 units");
+  EXPECT_ERROR(
+      stage_work(cut_blocks(), tensor_plan("data=2", "one_stage", 1), {.sequence_parallel = true}),
+      ErrorKind::usage,
+      "[layout] sequence parallelism; got 1 rank, expected a tensor axis of 2 or more");
+}
+
+TEST(TensorAxis, SequenceParallelismDividesTheTokensOfABlock) {
+  auto profile = cut_blocks();
+  profile.blocks[2].tensor->tokens = 6;
+  const auto plan = tensor_plan("tensor=4", "one_stage", 1);
+  stage_work(profile, plan);
+  EXPECT_ERROR(stage_work(profile, plan, {.sequence_parallel = true}), ErrorKind::usage,
+               "[layout] block block2 cannot be cut over the tensor axis; got 6 tokens, and 4 "
+               "ranks, expected a multiple of 4 tokens");
+}
+
+// The cost model of the search has the time and the memory of the simulated step.
+TEST(TensorAxis, TheCostModelIsThatOfTheSimulation) {
+  const StepModel model(
+      {.profiles = {cut_blocks()}, .cluster = hosts(2, 4), .global_batch = 6, .cuts_layers = true});
+  for (const auto& axis : model.tensor_axes()) {
+    for (const bool recompute : {false, true}) {
+      const StepSettings settings{.recompute = recompute, .devices = axis.ranks, .tensor = axis};
+      const auto priced = model.price(settings, {{4, 1}});
+      auto plan = layout_of(model, priced);
+      EXPECT_EQ(plan.mesh.ranks(), axis.ranks);
+      const auto simulated = simulate_run(
+          run_of(cut_blocks(), plan, hosts(2, 4), {.sequence_parallel = axis.sequence}));
+      EXPECT_NEAR(priced.seconds, simulated.seconds, 1e-9) << axis.ranks << axis.sequence;
+      EXPECT_NEAR(priced.memory_bytes[0], simulated.ranks[0].peak_bytes, 1e-9) << axis.ranks;
+    }
+  }
+  // Two stages on a host each: both ranks of an axis send through its port.
+  auto links = hosts(2, 2);
+  links.network.bandwidth = 1000;
+  const StepModel two(
+      {.profiles = {cut_blocks()}, .cluster = links, .global_batch = 6, .cuts_layers = true});
+  const StepSettings settings{.family = StepFamily::pipeline, .devices = 4, .tensor = {.ranks = 2}};
+  const auto priced = two.price(settings, {{2, 1}, {4, 1}});
+  const auto simulated = simulate_run(run_of(cut_blocks(), layout_of(two, priced), links));
+  EXPECT_NEAR(priced.seconds, simulated.seconds, 0.01 * simulated.seconds);
+}
+
+TEST(TensorAxis, SweepsKeepTheTensorAxis) {
+  SweptRun swept;
+  swept.profile = cut_blocks();
+  swept.run.plan = tensor_plan("pipeline=2 tensor=2", "1f1b", 4);
+  swept.run.cluster = hosts(2, 2);
+  const auto points = sweep_devices(swept, {1, 2, 4, 8});
+  std::vector<std::string> meshes;
+  for (const auto& point : points) meshes.push_back(point.mesh);
+  EXPECT_THAT(meshes,
+              testing::ElementsAre("data=1 pipeline=1 tensor=2", "data=1 pipeline=2 tensor=2",
+                                   "data=2 pipeline=2 tensor=2"));
+}
+
+}  // namespace
+}  // namespace troika::plan

@@ -1,0 +1,107 @@
+// Runs with strategy byteps, compared with one process.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "tests/train/fitted_course.h"
+#include "tests/train/waves.h"
+#include "troika/base/config.h"
+#include "troika/layout/plan.h"
+
+namespace troika::train {
+namespace {
+
+class BytePsRun : public CourseTest {
+ protected:
+  BytePsRun() { options_.optimizer.name = "adamw"; }
+
+  TrainOptions byteps(std::vector<std::string> changes = {}) const {
+    auto options = options_;
+    auto table = make_table(options);
+    changes.insert(changes.begin(), "trainer.strategy=byteps");
+    for (const auto& change : changes) table.set_argument("--" + change);
+    return options;
+  }
+
+  static FittedCourse fit(const TrainOptions& options, int ranks) {
+    const auto make_task = [] {
+      auto net = torch::nn::Sequential(torch::nn::Linear(3, 16), torch::nn::Tanh(),
+                                       torch::nn::Linear(16, 2));
+      fill_with_waves(*net);
+      return std::make_shared<Task>(nn::from_sequential(net));
+    };
+    return fit_course(options, std::vector<int>(static_cast<size_t>(ranks), 0), make_task, Waves());
+  }
+};
+
+TEST_F(BytePsRun, EqualsOneProcess) {
+  options_.schedule.name = "cosine";
+  options_.trainer.gradient_clip_val = 0.05;
+  const auto oracle = fit(options_, 1);
+  for (const int ranks : {1, 2, 4}) {
+    const auto course =
+        fit(byteps({"byteps.partition_bytes=128", "byteps.credit_bytes=300"}), ranks);
+    EXPECT_EQ(course.summary.steps, 12);
+    EXPECT_LT(distance(course, oracle), 1e-10) << ranks;
+    EXPECT_NEAR(course.summary.validation_loss, oracle.summary.validation_loss, 1e-6);
+  }
+}
+
+// As with ddp, whose codec also rounds each gradient and each mean to 16 bits.
+TEST_F(BytePsRun, HalfOfTheBytesTrainAlmostAlike) {
+  const auto oracle = fit(options_, 1);
+  const auto halves = fit(byteps({"ddp.hook=fp16"}), 2);
+  EXPECT_LT(distance(halves, oracle), 0.05);
+  EXPECT_GT(distance(halves, oracle), 1e-8) << "bits were lost";
+}
+
+// BytePS's suspend() and resume() with another number of workers.
+TEST_F(BytePsRun, ResumesWithAnotherNumberOfRanks) {
+  options_.schedule.name = "step";
+  options_.schedule.step_size = 5;
+  options_.checkpoint.every_n_train_steps = 4;
+  options_.checkpoint.every_n_epochs = 0;
+  options_.trainer.max_epochs = 3;
+  const auto oracle = fit(options_, 1);
+  for (const auto& [first, second] : {std::pair(2, 4), {4, 1}}) {
+    auto options = byteps({fmt::format("run.name={}-{}", first, second)});
+    options.trainer.max_steps = 8;
+    fit(options, first);
+    options.trainer.max_steps = -1;
+    options.trainer.ckpt_path = "last";
+    const auto course = fit(options, second);
+    EXPECT_EQ(course.summary.steps, 18);
+    EXPECT_LT(distance(course, oracle), 1e-10) << first << " " << second;
+  }
+}
+
+TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
+  EXPECT_ERROR(fit(byteps({"server.replicas=1"}), 1), ErrorKind::usage,
+               "[train] summation servers keep no parameters; got options of server besides "
+               "servers and limit_seconds, expected none, with strategy byteps (strategy "
+               "parameter_server has them)");
+  EXPECT_ERROR(fit(byteps({"server.servers=1"}), 1), ErrorKind::usage,
+               "[parallel] summation servers on spare machines are processes of their own; got "
+               "server.servers 1, and no launch of servers, expected server.servers 0: one in each "
+               "rank's process (troika launch --servers K --workers N starts them)");
+  EXPECT_ERROR(fit(byteps({"ddp.hook=topk"}), 1), ErrorKind::usage,
+               "[parallel] summation servers average plain gradients; got codec topk, expected "
+               "neither hook nor codec");
+  EXPECT_ERROR(byteps({"byteps.partition_bytes=63"}), ErrorKind::usage,
+               "[config] byteps.partition_bytes; got 63, expected an integer >= 64");
+  const layout::Plan plan{.exchange = {.method = layout::ExchangeMethod::summation}};
+  auto other = plan;
+  other.exchange.method = layout::ExchangeMethod::all_reduce;
+  other.exchange.summation.credit_bytes = 1;
+  EXPECT_ERROR(other.verify(), ErrorKind::usage,
+               "[layout] values of summation; got exchange.method all_reduce, expected "
+               "exchange.method summation");
+  auto cut = plan;
+  cut.mesh = layout::Mesh::parse("data=2 tensor=2", 4);
+  EXPECT_ERROR(cut.verify(), ErrorKind::usage,
+               "[layout] exchange.method summation; got mesh.axes data=2 tensor=2 and one_stage, "
+               "expected a data axis only, and schedule.name one_stage");
+}
+
+}  // namespace
+}  // namespace troika::train

@@ -1,0 +1,93 @@
+#include "troika/layout/tensor_shard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "troika/layout/errors/refuse.h"
+
+namespace troika::layout {
+
+namespace {
+
+bool divides(int ranks, int count) {
+  return count % ranks == 0;  // also 0: any number of ranks
+}
+
+bool has_cut(const Profile& profile) {
+  return std::ranges::any_of(profile.blocks,
+                             [](const ProfiledBlock& block) { return block.tensor.has_value(); });
+}
+
+void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
+  const auto& cut = block.tensor;
+  if (!cut) return;
+  const auto require = [&](int count, const char* what, const char* unit) {
+    if (divides(ranks, count)) return;
+    refuse(fmt::format("block {} cannot be cut over the tensor axis", block.name),
+           fmt::format("{} {}{}, and {} ranks", count, unit, what, ranks),
+           fmt::format("a multiple of {} {}", ranks, unit));
+  };
+  require(cut->units, ", such as heads", "units");
+  if (sequence_parallel) require(cut->tokens, "", "tokens");
+  const auto left = [&](double share, double of_tokens) {
+    const double divided = share + (sequence_parallel ? of_tokens : 0);
+    return 1 - divided + divided / ranks;
+  };
+  const double time = left(cut->time_share, cut->token_time_share);
+  block.forward *= time;
+  block.backward_input *= time;
+  block.backward_weight *= time;
+  const double saved = left(cut->saved_share, cut->token_saved_share);
+  block.saved_bytes *= saved;
+  block.workspace_bytes *= saved;
+  block.parameter_bytes *= left(cut->parameter_share, 0);
+  // With sequence parallelism, blocks exchange tokens.
+  if (cut->cuts_output || sequence_parallel) block.output_bytes /= ranks;
+}
+
+}  // namespace
+
+Profile tensor_shard(const Profile& profile, int ranks, bool sequence_parallel) {
+  if (ranks == 1) {
+    if (sequence_parallel) refuse("sequence parallelism", "1 rank", "a tensor axis of 2 or more");
+    return profile;
+  }
+  if (!has_cut(profile)) {
+    refuse(fmt::format("block {} and all others of the profile cannot be cut over the tensor axis",
+                       profile.blocks.front().name),
+           fmt::format("no key tensor, and {} ranks", ranks),
+           "blocks that say which part of them the axis cuts (docs/plan.md#tensor-axis)");
+  }
+  Profile own = profile;
+  for (auto& block : own.blocks) shard(block, ranks, sequence_parallel);
+  return own;
+}
+
+std::vector<int> tensor_ranks(const Profile& profile, int most) {
+  std::vector<int> all;
+  if (!has_cut(profile)) return all;
+  int units = 0;
+  for (const auto& block : profile.blocks) {
+    if (block.tensor) units = std::gcd(units, block.tensor->units);
+  }
+  for (int ranks = 2; ranks <= most; ++ranks) {
+    const bool is_power = (ranks & (ranks - 1)) == 0;
+    if (units > 0 ? divides(ranks, units) : is_power) all.push_back(ranks);
+  }
+  return all;
+}
+
+bool may_cut_tokens(const Profile& profile, int ranks) {
+  bool gains = false;
+  for (const auto& block : profile.blocks) {
+    if (!block.tensor) continue;
+    if (!divides(ranks, block.tensor->tokens)) return false;
+    gains = gains || block.tensor->token_time_share > 0 || block.tensor->token_saved_share > 0;
+  }
+  return gains;
+}
+
+}  // namespace troika::layout

@@ -1,0 +1,171 @@
+#include "troika/parallel/servers/summation.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/base/text.h"
+#include "troika/compat/torch.h"
+#include "troika/parallel/servers/embedded_world.h"
+#include "troika/parallel/servers/group_error.h"
+#include "troika/parallel/servers/launched_world.h"
+
+namespace troika::parallel {
+
+namespace {
+
+// Reads the bandwidths of links, those of spare machines first.
+layout::SummationSplit split_of(const std::string& links, int workers, int spares) {
+  if (links.empty()) return layout::split_sums(workers, spares);
+  std::vector<double> rates;
+  bool are_numbers = true;
+  for (const auto& word : split(links, ',')) {
+    const auto rate = parse_double(trim(word));
+    are_numbers = are_numbers && rate;
+    rates.push_back(rate.value_or(0));
+  }
+  if (!are_numbers || rates.size() != static_cast<size_t>(workers + spares)) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "bandwidths of links",
+                 .got = "`" + links + "`",
+                 .expected = fmt::format("{} numbers with commas: of {} spare machines, then of {} "
+                                         "workers",
+                                         workers + spares, spares, workers)});
+  }
+  const std::span<const double> all(rates);
+  return layout::split_sums(all.subspan(static_cast<size_t>(spares)),
+                            all.first(static_cast<size_t>(spares)));
+}
+
+server::ValueType type_of(const at::Tensor& flat) {
+  return flat.scalar_type() == at::kDouble ? server::ValueType::float64
+                                           : server::ValueType::float32;
+}
+
+}  // namespace
+
+SummationServers::SummationServers(const comm::Group& group, const SummationOptions& options)
+    : SummationServers(group, options, launched_role()) {}
+
+SummationServers::SummationServers(const comm::Group& group, const SummationOptions& options,
+                                   const server::WorldOptions& role)
+    : group_(group), options_(options) {
+  const bool is_launched = role.role != server::WorldRole::alone;
+  const int64_t spares = options_.servers.count;
+  if (!is_launched && spares > 0) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "summation servers on spare machines are processes of their own",
+                 .got = fmt::format("server.servers {}, and no launch of servers", spares),
+                 .expected = "server.servers 0: one in each rank's process",
+                 .hint = "troika launch --servers K --workers N starts them"});
+  }
+  shares_ = split_of(options_.sums.links, group_.size(), static_cast<int>(spares)).shares();
+  if (!is_launched && group_.size() == 1) return;
+  server::WorldParts parts{.scheduler = scheduler_options(options_.servers),
+                           .service = summation_service};
+  parts.scheduler.takes_tables = true;  // there are none
+  with_group_errors(group_, limit_of(options_.servers), [&] {
+    if (is_launched) {
+      auto own = role;
+      own.has_server_beside = true;
+      world_ = launched_world(group_, own, options_.servers, std::move(parts));
+    } else {
+      world_ = embedded_world(group_, options_.servers, std::move(parts));
+    }
+    auto& endpoint = world_->connected_endpoint(Deadline::after(group_.options().timeout));
+    server::SummationClientOptions own{
+        .rank = static_cast<uint32_t>(group_.rank()),
+        .workers = static_cast<uint32_t>(group_.size()),
+        .servers = {},
+        .credit_bytes = static_cast<size_t>(options_.sums.credit_bytes),
+        .form = options_.half ? server::ValueForm::half : server::ValueForm::plain};
+    for (size_t i = 0; i < shares_.size(); ++i) own.servers.push_back(fmt::format("server-{}", i));
+    client_ = std::make_unique<server::SummationClient>(endpoint, std::move(own));
+  });
+}
+
+SummationServers::~SummationServers() {
+  client_.reset();
+  // A rank that has failed does not wait for others.
+  if (!world_ || std::uncaught_exceptions() > 0) return;
+  try {
+    world_->leave(Deadline::after(2 * limit_of(options_.servers)));
+  } catch (const Error& error) {
+    log::warn("the summation servers: {}", error.what());
+  }
+}
+
+void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
+  std::vector<int64_t> bytes;
+  for (const auto& bucket : buckets) {
+    const auto& flat = bucket.gradient.flat;
+    const auto type = flat.scalar_type();
+    if (!flat.is_cpu() || (type != at::kFloat && type != at::kDouble)) {
+      throw Error("parallel", ErrorKind::usage,
+                  {.what = "gradients for summation servers",
+                   .got = fmt::format("{} on {}", c10::toString(type), flat.device().str()),
+                   .expected = "float32 or float64 on the CPU"});
+    }
+    bytes.push_back(static_cast<int64_t>(flat.nbytes()));
+  }
+  partitions_ = layout::partition_sums(bytes, options_.sums.partition_bytes, shares_);
+  first_partitions_.assign(1, 0);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    size_t end = first_partitions_.back();
+    while (end < partitions_.size() && partitions_[end].bucket == i) ++end;
+    first_partitions_.push_back(end);
+  }
+}
+
+void SummationServers::start(const Bucket& bucket) {
+  const auto index = static_cast<size_t>(bucket.gradient.index);
+  const auto& flat = bucket.gradient.flat;
+  auto* const values = static_cast<char*>(flat.data_ptr());
+  const size_t first = first_partitions_[index], end = first_partitions_[index + 1];
+  const auto left = std::make_shared<size_t>(end - first);  // changed by callbacks only
+  const auto done = [left, index, bytes = static_cast<int64_t>(flat.nbytes()), begin = Clock::now(),
+                     trace = options_.trace] {
+    if (--*left > 0 || !trace) return;
+    trace->add({.track = "communication",
+                .name = "bucket",
+                .start = begin,
+                .end = Clock::now(),
+                .bucket = static_cast<int64_t>(index),
+                .bytes = bytes});
+  };
+  std::vector<server::SummationPiece> pieces;
+  for (size_t key = first; key < end; ++key) {
+    const auto& partition = partitions_[key];
+    // Gradients come in the reverse of the order in which the next forward pass uses parameters.
+    pieces.push_back({.key = key,
+                      .server = partition.server,
+                      .priority = options_.sums.priorities ? static_cast<int64_t>(key) : 0,
+                      .type = type_of(flat),
+                      .values = {values + partition.offset, static_cast<size_t>(partition.bytes)},
+                      .done = done});
+  }
+  client_->push(std::move(pieces));
+}
+
+void SummationServers::finish() {
+  if (!client_) return;
+  const auto limit = limit_of(options_.servers);
+  with_group_errors(group_, limit, [&] {
+    client_->wait(Deadline::after(group_.options().timeout),
+                  [&] { return world_->trouble(limit); });
+  });
+}
+
+void SummationServers::drop() {
+  if (client_) client_->drop();
+}
+
+server::SummationTraffic SummationServers::traffic() {
+  return client_ ? client_->traffic() : server::SummationTraffic{};
+}
+
+}  // namespace troika::parallel

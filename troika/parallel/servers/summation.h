@@ -1,0 +1,75 @@
+// Averages of gradients by summation servers (BytePS: Jiang et al., OSDI 2020).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "troika/base/trace.h"
+#include "troika/comm/group.h"
+#include "troika/layout/plan.h"
+#include "troika/layout/summation.h"
+#include "troika/parallel/bucket_sums.h"
+#include "troika/server/summation.h"
+#include "troika/server/world.h"
+
+namespace troika::parallel {
+
+struct SummationOptions {
+  // `count` is the number of servers on spare machines, which were launched beside the ranks; each
+  // rank's process has one more. The other values but limit_seconds are not used.
+  layout::ServerExchange servers = {};
+  layout::SummationExchange sums = {};
+  // Sends gradients and means as IEEE 754 binary16, except those that do not fit. Sums are of the
+  // gradients' type.
+  bool half = false;
+  // Records, on track "communication", a span "bucket" from the push of a bucket to its mean. Must
+  // outlive the object.
+  Trace* trace = nullptr;
+};
+
+// Averages the buckets of a DataParallel, which are float32 or float64 on the host:
+//
+//   DataParallelOptions options{.sums = std::make_shared<SummationServers>(group, options)};
+//   DataParallel ddp(*model, group, options);
+//
+// Buckets are cut into partitions, each of which one server sums in the order of ranks. A partition
+// is pushed when its bucket is complete and its turn has come: with priorities, the partition that
+// the next forward pass uses first goes first, as buckets are in the order in which gradients
+// arrive. The bytes that are pushed and not confirmed by servers do not exceed the credit, unless a
+// single partition does. All ranks get the same bits.
+class SummationServers : public BucketSums {
+ public:
+  // Starts the servers in the ranks' processes, and joins those that were launched. A single rank
+  // without launched servers has none. Called by all ranks; blocks for the group's timeout at most.
+  // Throws Error(usage) for another number of servers than was launched and for links that do not
+  // fit, and the errors of server::World.
+  SummationServers(const comm::Group& group, const SummationOptions& options);
+  // The same with a role that does not come from the environment.
+  SummationServers(const comm::Group& group, const SummationOptions& options,
+                   const server::WorldOptions& role);
+  // Leaves, and serves the other ranks until they have left, for some seconds at most, unless an
+  // exception is on its way.
+  ~SummationServers() override;
+
+  void lay_out(const std::vector<Bucket>& buckets) override;
+  void start(const Bucket& bucket) override;
+  // Throws Error(server, peer or timeout), or the group's error if it names a rank that is lost.
+  void finish() override;
+  void drop() override;
+
+  // The bytes of gradients that this rank has pushed and got back, including those of its own
+  // process's server.
+  server::SummationTraffic traffic();
+
+ private:
+  comm::Group group_;
+  const SummationOptions options_;
+  std::vector<double> shares_;  // by server
+  std::unique_ptr<server::World> world_;
+  std::unique_ptr<server::SummationClient> client_;  // null: a single rank
+  std::vector<layout::Partition> partitions_;        // keys are indices of it
+  std::vector<size_t> first_partitions_;             // by bucket, and the end
+};
+
+}  // namespace troika::parallel

@@ -1,0 +1,120 @@
+// Summation servers: each sums what all workers push under a key, and returns the mean to all of
+// them (BytePS: Jiang et al., OSDI 2020, section 4). Optimizers stay at the workers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "troika/net/endpoint.h"
+#include "troika/server/table.h"
+#include "troika/server/value_coding.h"
+
+namespace troika::server {
+
+// Bytes of values as they are sent, without heads of messages.
+struct SummationTraffic {
+  uint64_t received_bytes = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t most_in_flight_bytes = 0;  // of a client: the most that were pushed and not confirmed
+};
+
+// A service on an endpoint, which works in the endpoint's callbacks. The endpoint must outlive it.
+// Any thread may call its functions.
+//
+// The values of a key are added in the order of the workers' ranks as they arrive, and divided by
+// the number of workers, so the bits of a mean do not depend on the order of arrival, and all
+// workers get the same ones. A key has memory from its first push until its last mean is sent. If a
+// worker's connection ends while others have pushed what it has not, or a push does not fit those
+// of the others, all workers are told why, and no further mean is sent.
+class SummationServer {
+ public:
+  explicit SummationServer(net::Endpoint& endpoint);
+  ~SummationServer();
+  SummationServer(const SummationServer&) = delete;
+  SummationServer& operator=(const SummationServer&) = delete;
+
+  SummationTraffic traffic();
+
+ private:
+  struct Sum;
+  struct Push;
+
+  void take(const std::string& peer, std::string message);
+  void watch(const std::string& peer);
+  void add(const std::string& peer, Push push);
+  // Sends the mean to all workers of the sum.
+  void publish(uint64_t key, Sum& sum);
+  void fail(const std::string& reason);
+  void tell_failure(const std::string& peer);
+
+  net::Endpoint& endpoint_;
+  std::map<uint64_t, Sum> sums_;              // by key
+  std::map<std::string, net::Ticket> peers_;  // that have said hello, with the watch on them
+  std::map<std::string, std::string> gone_;   // peers whose connections have ended, and why
+  std::string failure_;
+  SummationTraffic traffic_;
+};
+
+struct SummationClientOptions {
+  uint32_t rank = 0;
+  uint32_t workers = 1;
+  std::vector<std::string> servers;  // names of the endpoints
+  // Bytes that may be pushed before servers have confirmed that they have them. A piece that is
+  // larger is pushed when nothing else is in flight. 0: no limit. Servers confirm each push at
+  // once: workers that push in different orders would wait for each other for ever if only a mean
+  // gave credit back.
+  size_t credit_bytes = 0;
+  // The form of pushes and means, the same of all workers: plain or half. Servers add plain values.
+  // Values that do not fit the form are sent plain.
+  ValueForm form = ValueForm::plain;
+};
+
+// Values that take part in one mean. `values` is replaced by the mean; it must stay valid and
+// untouched until SummationClient::wait() or drop() has returned, or the client has ended.
+struct SummationPiece {
+  uint64_t key = 0;
+  size_t server = 0;     // index of SummationClientOptions::servers
+  int64_t priority = 0;  // the greatest goes first; among equals the least key
+  ValueType type = ValueType::float32;
+  std::span<char> values;
+  std::function<void()> done = {};  // runs under the rules for callbacks when the mean is there
+};
+
+// One worker of summation servers, on an endpoint that is connected to them. The endpoint must
+// outlive it. All workers push the same keys with equally many values of the same type, each key
+// once before a wait(), in any order. Any thread may call its functions, callbacks must not.
+class SummationClient {
+ public:
+  SummationClient(net::Endpoint& endpoint, SummationClientOptions options);
+  ~SummationClient();
+  SummationClient(const SummationClient&) = delete;
+  SummationClient& operator=(const SummationClient&) = delete;
+
+  // Queues pieces, and pushes as many as the credit allows. Does not block.
+  void push(std::vector<SummationPiece> pieces);
+  // Blocks until all pieces are replaced by their means. Throws Error(server): `peer` that names
+  // the server that is lost, or with a server's reason, or with that of `trouble`; `timeout`. Then
+  // no later call succeeds. `trouble`, if not empty, is called often, under the rules for
+  // callbacks; it returns why it is no use to wait, or nothing.
+  void wait(Deadline deadline, const std::function<std::string()>& trouble = {});
+  // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
+  // succeeds. Without any it does nothing.
+  void drop();
+  // Returns the traffic with all servers.
+  SummationTraffic traffic();
+  // Returns the traffic with one server.
+  SummationTraffic traffic(size_t server);
+
+ private:
+  struct State;
+
+  const std::shared_ptr<State> state_;  // shared with callbacks
+};
+
+}  // namespace troika::server

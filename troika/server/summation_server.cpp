@@ -1,0 +1,180 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "troika/server/held_range.h"
+#include "troika/server/summation.h"
+#include "troika/server/summation_wire.h"
+
+namespace troika::server {
+
+namespace {
+
+template <typename T>
+void add_to(char* sum, const char* values, size_t bytes) {
+  auto* const to = reinterpret_cast<T*>(sum);
+  const auto* const from = reinterpret_cast<const T*>(values);
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) to[i] += from[i];
+}
+
+template <typename T>
+void divide(char* values, size_t bytes, uint32_t by) {
+  auto* const numbers = reinterpret_cast<T*>(values);
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) numbers[i] /= static_cast<T>(by);
+}
+
+}  // namespace
+
+struct SummationServer::Push {
+  PushHead head;
+  std::string message;  // plain values follow the bytes of the head
+
+  size_t bytes() const { return message.size() - kPushHead; }
+  bool fits(const Push& other) const {
+    return bytes() == other.bytes() && head.type == other.head.type &&
+           head.round == other.head.round && head.workers == other.head.workers;
+  }
+  std::string text() const {
+    return fmt::format("{} bytes of float{} for round {} of {} workers", bytes(),
+                       8 * size_of(head.type), head.round, head.workers);
+  }
+};
+
+struct SummationServer::Sum {
+  std::vector<Push> pushes;        // by rank; without message: has not come, or is added
+  std::vector<std::string> peers;  // by rank; empty: has not pushed
+  uint32_t added = 0;              // the pushes of ranks below are added into the first one
+  // The form in which the mean is sent: that of the pushes. A push that does not fit its form was
+  // sent plain.
+  ValueForm form = ValueForm::plain;
+};
+
+SummationServer::SummationServer(net::Endpoint& endpoint) : endpoint_(endpoint) {
+  endpoint_.handle(
+      kPushes, kMostMessage + kPushHead,
+      [this](const std::string& peer, std::string message) { take(peer, std::move(message)); });
+}
+
+SummationServer::~SummationServer() {
+  endpoint_.handle(kPushes, 0, {});
+  net::act_on(endpoint_, [this] {
+    for (const auto& [peer, ticket] : std::exchange(peers_, {})) {
+      endpoint_.cancel(ticket, net::Outcome::cancelled);
+    }
+  });
+}
+
+SummationTraffic SummationServer::traffic() {
+  SummationTraffic traffic;
+  net::act_on(endpoint_, [&] { traffic = traffic_; });
+  return traffic;
+}
+
+void SummationServer::take(const std::string& peer, std::string message) {
+  try {
+    const auto head = PushHead::parse(message);
+    watch(peer);
+    if (!failure_.empty()) return tell_failure(peer);
+    if (head.key == kHello) return;
+    traffic_.received_bytes += message.size() - kPushHead;
+    if (head.form != ValueForm::plain) {
+      std::string values;
+      decode_values(head.form, head.type, std::span<const char>(message).subspan(kPushHead),
+                    values);
+      message.replace(kPushHead, std::string::npos, values);
+    }
+    add(peer, {head, std::move(message)});
+  } catch (const std::exception& error) {
+    fail(fmt::format("a push of {}: {}", peer, error.what()));
+  }
+}
+
+void SummationServer::watch(const std::string& peer) {
+  if (peers_[peer] != 0) return;
+  const auto ended = [this, peer](const net::Result& result) {
+    if (result.outcome != net::Outcome::lost) return;
+    gone_[peer] = result.reason;
+    // Workers that are done leave one after the other.
+    if (!sums_.empty()) fail(fmt::format("{} is lost: {}", peer, result.reason));
+  };
+  // The completion may run before this function has the ticket.
+  const auto ticket = endpoint_.receive(peer, kWatches, {}, ended);
+  peers_[peer] = ticket;
+}
+
+void SummationServer::add(const std::string& peer, Push push) {
+  if (!gone_.empty()) {
+    const auto& [name, reason] = *gone_.begin();
+    return fail(fmt::format("{} is lost: {}", name, reason));
+  }
+  const auto& head = push.head;
+  auto& sum = sums_[head.key];
+  if (sum.peers.empty()) {
+    sum.pushes.resize(head.workers);
+    sum.peers.resize(head.workers);
+  }
+  // The push of the lowest rank that came before is still there.
+  const auto other =
+      std::ranges::find_if(sum.pushes, [](const Push& one) { return !one.message.empty(); });
+  if (other != sum.pushes.end() && !push.fits(*other)) {
+    const auto& whose = sum.peers[static_cast<size_t>(other - sum.pushes.begin())];
+    return fail(fmt::format("key {} is {} at {} and {} at {}", head.key, push.text(), peer,
+                            other->text(), whose));
+  }
+  if (!sum.peers[head.rank].empty()) {
+    return fail(fmt::format("{} pushes key {} for rank {}, for which {} has pushed it", peer,
+                            head.key, head.rank, sum.peers[head.rank]));
+  }
+  if (push.bytes() % size_of(head.type) != 0) {
+    return fail(fmt::format("key {} is {} at {}", head.key, push.text(), peer));
+  }
+  std::string receipt;
+  Writer writer(receipt);
+  writer.number(head.key);
+  writer.number(head.round);
+  net::send_owned(endpoint_, peer, kReceived, std::make_shared<const std::string>(receipt),
+                  net::Priority::urgent);
+  sum.form = std::max(sum.form, head.form);
+  sum.peers[head.rank] = peer;
+  sum.pushes[head.rank] = std::move(push);
+  for (; sum.added < sum.peers.size() && !sum.peers[sum.added].empty(); ++sum.added) {
+    if (sum.added == 0) continue;
+    auto& first = sum.pushes[0];
+    const auto values = std::exchange(sum.pushes[sum.added].message, {});
+    const auto act = first.head.type == ValueType::float32 ? add_to<float> : add_to<double>;
+    act(first.message.data() + kPushHead, values.data() + kPushHead, first.bytes());
+  }
+  if (sum.added == sum.peers.size()) publish(sum.pushes[0].head.key, sum);
+}
+
+void SummationServer::publish(uint64_t key, Sum& sum) {
+  const auto type = sum.pushes[0].head.type;
+  const auto mean = std::make_shared<std::string>(std::move(sum.pushes[0].message));
+  const auto act = type == ValueType::float32 ? divide<float> : divide<double>;
+  act(mean->data() + kPushHead, mean->size() - kPushHead, static_cast<uint32_t>(sum.peers.size()));
+  auto values = std::string_view(*mean).substr(kPushHead);
+  const auto encoded = std::make_shared<std::string>();
+  if (encode_values(sum.form, type, values, 0, *encoded)) values = *encoded;
+  const auto peers = std::move(sum.peers);
+  sums_.erase(key);
+  for (const auto& peer : peers) {
+    traffic_.sent_bytes += values.size();
+    endpoint_.send(peer, kMeans + key, values, net::Priority::normal,
+                   [mean, encoded](const net::Result& /*result*/) {});
+  }
+}
+
+void SummationServer::fail(const std::string& reason) {
+  if (!failure_.empty()) return;
+  failure_ = fmt::format("{}: {}", endpoint_.name(), reason).substr(0, kMostFailure);
+  sums_.clear();
+  for (const auto& [peer, ticket] : peers_) tell_failure(peer);
+}
+
+void SummationServer::tell_failure(const std::string& peer) {
+  net::send_owned(endpoint_, peer, kSummationFailures,
+                  std::make_shared<const std::string>(failure_), net::Priority::urgent);
+}
+
+}  // namespace troika::server

@@ -1,0 +1,63 @@
+// The messages between summation servers and their workers. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "troika/base/error.h"
+#include "troika/net/endpoint.h"
+#include "troika/server/value_coding.h"
+#include "troika/server/wire.h"
+
+namespace troika::server {
+
+inline constexpr net::Channel kPushes = 0x7375'0000;
+inline constexpr net::Channel kSummationFailures = kPushes + 1;
+inline constexpr net::Channel kWatches = kPushes + 2;     // nothing is ever sent here
+inline constexpr net::Channel kReceived = kPushes + 3;    // the key and the round of a push
+inline constexpr net::Channel kMeans = 0x7376'0000'0000;  // and the key
+inline constexpr uint64_t kHello = ~uint64_t{0};          // the key of a push without values
+inline constexpr size_t kPushHead = 32;
+inline constexpr size_t kMostFailure = 4096;
+inline constexpr uint32_t kMostSummationWorkers = 1'000'000;
+
+// The head stands before the values of a push.
+struct PushHead {
+  uint64_t key = kHello, round = 0;
+  uint32_t rank = 0, workers = 0;
+  ValueType type = ValueType::float32;
+  ValueForm form = ValueForm::plain;
+
+  // Returns kPushHead bytes.
+  std::string text() const {
+    std::string bytes;
+    Writer writer(bytes);
+    writer.number(key);
+    writer.number(round);
+    writer.number(rank);
+    writer.number(workers);
+    writer.number(type);
+    writer.number(form);
+    writer.pad();
+    return bytes;
+  }
+  // Throws Error(server, failure) for a message that is not a push.
+  static PushHead parse(std::string_view message) {
+    Reader reader(message);
+    PushHead head;
+    head.key = reader.number<uint64_t>();
+    head.round = reader.number<uint64_t>();
+    head.rank = reader.number<uint32_t>();
+    head.workers = reader.number<uint32_t>();
+    head.type = reader.number<ValueType>();
+    head.form = reader.number<ValueForm>();
+    reader.skip_pad();
+    const bool is_known = head.type <= ValueType::float64 && head.form <= ValueForm::half &&
+                          head.rank < head.workers && head.workers <= kMostSummationWorkers;
+    if (is_known) return head;
+    throw Error("server", ErrorKind::failure, {.what = "a push of an unknown form"});
+  }
+};
+
+}  // namespace troika::server

@@ -1,0 +1,66 @@
+#include "troika/train/options/server_strategies.h"
+
+#include <fmt/format.h>
+
+#include "troika/base/error.h"
+
+namespace troika::train {
+
+using layout::Cluster;
+using layout::ExchangeMethod;
+using layout::Plan;
+
+void choose_servers(Plan& plan, const TrainOptions& options, const Cluster&) {
+  const auto& server = options.server;
+  plan.exchange.method = ExchangeMethod::servers;
+  plan.exchange.servers = {.consistency = server.consistency,
+                           .delay = server.delay,
+                           .count = server.servers,
+                           .replicas = server.replicas,
+                           .push_filters = server.push_filters,
+                           .pull_filters = server.pull_filters,
+                           .limit_seconds = server.limit_seconds};
+}
+
+void choose_downpour(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  const auto& server = options.server;
+  if (server.consistency == "bounded" || server.delay > 0) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy downpour does not bound how far replicas are apart",
+                 .got = fmt::format("server.consistency {} and server.delay {}", server.consistency,
+                                    server.delay),
+                 .expected = "server.consistency eventual and server.delay 0",
+                 .hint = "strategy parameter_server bounds it"});
+  }
+  choose_servers(plan, options, cluster);
+  plan.exchange.method = ExchangeMethod::downpour;
+  plan.exchange.servers.consistency = "eventual";
+  const auto& own = options.downpour;
+  plan.exchange.downpour = {.n_fetch = own.n_fetch,
+                            .n_push = own.n_push,
+                            .local_rate = own.local_rate,
+                            .overlap = own.overlap,
+                            .warm_start_steps = own.warm_start_steps};
+}
+
+void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
+  const auto& server = options.server;
+  const parallel::ServerSection defaults{.servers = server.servers,
+                                         .limit_seconds = server.limit_seconds};
+  if (server != defaults) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "summation servers keep no parameters",
+                 .got = "options of server besides servers and limit_seconds",
+                 .expected = "none, with strategy byteps",
+                 .hint = "strategy parameter_server has them"});
+  }
+  const auto& own = options.byteps;
+  plan.exchange.method = ExchangeMethod::summation;
+  plan.exchange.servers = {.count = server.servers, .limit_seconds = server.limit_seconds};
+  plan.exchange.summation = {.partition_bytes = own.partition_bytes,
+                             .credit_bytes = own.credit_bytes,
+                             .priorities = own.priorities,
+                             .links = own.links};
+}
+
+}  // namespace troika::train

@@ -1,0 +1,19 @@
+// The strategies that use servers: their part of resolve_plan().
+#pragma once
+
+#include "troika/layout/cluster.h"
+#include "troika/layout/plan.h"
+#include "troika/train/options/options.h"
+
+namespace troika::train {
+
+void choose_servers(layout::Plan& plan, const TrainOptions& options, const layout::Cluster&);
+// The consistency of [server] is that of parameter_server; its default counts as not set. Throws
+// Error(usage) for values that this strategy does not have.
+void choose_downpour(layout::Plan& plan, const TrainOptions& options,
+                     const layout::Cluster& cluster);
+// Only `servers` and `limit_seconds` of [server] have a meaning. Throws Error(usage) for other
+// values that are set.
+void choose_byteps(layout::Plan& plan, const TrainOptions& options, const layout::Cluster&);
+
+}  // namespace troika::train
