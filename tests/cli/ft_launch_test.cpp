@@ -46,9 +46,9 @@ class FtLaunch : public testing::Test {
     result.shutdown_timeout = kFtPatience;
     return result;
   }
-  void kill(int rank) const {
+  void kill(int rank, int signal = SIGKILL) const {
     const auto pid = read_file(folder_ / fmt::format("rank{}", rank));
-    ::kill(static_cast<pid_t>(*parse_int(trim(pid))), SIGKILL);
+    ::kill(static_cast<pid_t>(*parse_int(trim(pid))), signal);
   }
 
   const TemporaryFolder folder_;
@@ -73,6 +73,24 @@ TEST_F(FtLaunch, StartsLostReplicasAgainAndGoesOnMeanwhile) {
                     HasSubstr("samples counted, "), HasSubstr(" started again")));
 }
 
+// A stopped replica is silent; one that has a place no more is ended and started again.
+TEST_F(FtLaunch, StartsStoppedReplicasAgain) {
+  auto stopped = options(3, 1);
+  stopped.command.back() += " --ft_ddp.heartbeat_timeout_seconds=1";
+  cluster::Launch launch(stopped);
+  ASSERT_TRUE(saves_beyond(checkpoints(), 0, kFtPatience)) << launch.err();
+  kill(0, SIGSTOP);
+  const std::string again = "[cluster] rank 0: killed by SIGKILL (137); restart 1 of 1";
+  const auto deadline = Deadline::after(kFtPatience);
+  while (launch.err().find(again) == std::string::npos && !deadline.passed()) {
+    ASSERT_TRUE(saves_beyond(checkpoints(), step(), kFtPatience)) << launch.err();
+  }
+  EXPECT_THAT(launch.err(), HasSubstr(again));
+  ASSERT_TRUE(saves_beyond(checkpoints(), step() + 20, kFtPatience)) << launch.err();
+  launch.signal(SIGTERM);
+  EXPECT_EQ(launch.wait(), 6) << launch.err();
+}
+
 TEST_F(FtLaunch, TrainsLikeOneProcess) {
   const auto together = run_program(
       fmt::format("cd {}; exec {} launch -n 3 --fault-tolerant {} {} --trainer.strategy=ft_ddp "
@@ -87,6 +105,16 @@ TEST_F(FtLaunch, TrainsLikeOneProcess) {
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   expect_same_weights(checkpoints() / "last.safetensors",
                       alone / "runs/run/checkpoints/last.safetensors");
+}
+
+TEST_F(FtLaunch, IsForItsStrategyAlone) {
+  for (const auto* command : {"train", "validate"}) {
+    const auto outcome = run_program(
+        fmt::format("cd {}; exec {} launch -n 2 --fault-tolerant {} {} --trainer.strategy=ddp",
+                    folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, command));
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("a fault-tolerant launch of ranks that do not go on"));
+  }
 }
 
 TEST_F(FtLaunch, NeedsALighthouse) {

@@ -38,6 +38,15 @@ class Loses : public Callback {
   const int64_t step_;
 };
 
+// Fails after the last step and before its checkpoint.
+class LosesAtTheEnd : public Callback {
+ public:
+  std::string name() const override { return "loses_at_the_end"; }
+  void on_train_epoch_end(FitContext& context) override {
+    if (context.at.step == 8) throw Error("test", ErrorKind::failure, {.what = "lost"});
+  }
+};
+
 class FtDdpRun : public CourseTest {
  protected:
   FtDdpRun() {
@@ -132,27 +141,66 @@ TEST_F(FtDdpRun, ResumesWithAnotherNumberOfReplicas) {
 }
 
 // Replica 0 is lost in the second epoch. Another one takes its place, and continues with the bits
-// of the others. Replicas wait for it before a step, so that it comes before the end.
+// of the others: in the middle of an epoch, or at the beginning of one, in which hooks average
+// weights. Replicas wait for it before a step, so that it comes before the end.
 TEST_F(FtDdpRun, GoesOnWithoutALostReplicaAndTakesAnother) {
-  const auto options =
-      with({"trainer.max_epochs=8", "ft_ddp.min_replicas=2", "checkpoint.every_n_train_steps=4"});
+  const auto options = with({"trainer.max_epochs=8", "ft_ddp.min_replicas=2", "swa.swa_lrs=0.02",
+                             "swa.swa_epoch_start=1", "checkpoint.every_n_train_steps=4"});
+  for (const int64_t step : {5, 7}) {
+    SCOPED_TRACE(step);
+    lighthouse_.emplace(secret_, net::Address{"127.0.0.1", 0});
+    FittedCourse other, joiner;
+    std::jthread second([&] { other = fit_replica(options, 1, 2); });
+    std::jthread first([&] {
+      EXPECT_THAT([&] { fit_replica(options, 0, 2, {std::make_shared<Loses>(step)}); },
+                  testing::ThrowsMessage<Error>(HasSubstr("lost")));
+      joiner = fit_replica(options, 0, 2);
+    });
+    first.join();
+    second.join();
+    EXPECT_EQ(other.summary.steps, 32);
+    EXPECT_EQ(joiner.summary.steps, 32);
+    EXPECT_EQ(distance(other, joiner), 0);
+    EXPECT_EQ(other.summary.metrics.at("samples_begun"), 32 * 6);
+    EXPECT_EQ(other.summary.metrics.at("samples_counted"), 32 * 6 - 3);
+    EXPECT_EQ(other.summary.metrics.at("replicas_lost"), 1);
+    EXPECT_EQ(other.summary.validation_loss, joiner.summary.validation_loss);
+  }
+}
+
+TEST_F(FtDdpRun, TheNextReplicaSavesTheEndOfALostOne) {
   lighthouse_.emplace(secret_, net::Address{"127.0.0.1", 0});
-  FittedCourse other, joiner;
-  std::jthread second([&] { other = fit_replica(options, 1, 2); });
-  std::jthread first([&] {
-    EXPECT_THAT([&] { fit_replica(options, 0, 2, {std::make_shared<Loses>(5)}); },
+  std::vector<FittedCourse> others(2);
+  std::vector<std::jthread> threads;
+  threads.emplace_back([&] {
+    EXPECT_THAT([&] { fit_replica(options_, 0, 3, {std::make_shared<LosesAtTheEnd>()}); },
                 testing::ThrowsMessage<Error>(HasSubstr("lost")));
-    joiner = fit_replica(options, 0, 2);
   });
-  first.join();
-  second.join();
-  EXPECT_EQ(other.summary.steps, 32);
-  EXPECT_EQ(joiner.summary.steps, 32);
-  EXPECT_EQ(distance(other, joiner), 0);
-  EXPECT_EQ(other.summary.metrics.at("samples_begun"), 32 * 6);
-  EXPECT_EQ(other.summary.metrics.at("samples_counted"), 32 * 6 - 3);
-  EXPECT_EQ(other.summary.metrics.at("replicas_lost"), 1);
-  EXPECT_EQ(other.summary.validation_loss, joiner.summary.validation_loss);
+  for (const int rank : {1, 2}) {
+    threads.emplace_back(
+        [&, rank] { others[static_cast<size_t>(rank) - 1] = fit_replica(options_, rank, 3); });
+  }
+  threads.clear();
+  EXPECT_EQ(distance(others[0], others[1]), 0);
+  const auto folder =
+      std::filesystem::path(others[0].summary.run_folder).parent_path().parent_path();
+  const auto saved = fit_alone(with({"trainer.ckpt_path=" + (folder / "checkpoints").string()}));
+  EXPECT_EQ(saved.summary.steps, 8);
+  EXPECT_EQ(distance(saved, others[0]), 0);
+}
+
+TEST_F(FtDdpRun, TrainsOnceInALaunch) {
+  lighthouse_.emplace(secret_, net::Address{"127.0.0.1", 0});
+  const auto task = make_plain_task();
+  Trainer trainer(options_, comm::local::alone());
+  trainer.take_part(std::make_shared<QuorumRun>(
+      options_, QuorumPlace{.lighthouse = net::Address{"127.0.0.1", lighthouse_->port()},
+                            .secret = secret_}));
+  const Waves waves;
+  trainer.fit(*task, waves, waves);
+  EXPECT_ERROR(trainer.fit(*task, waves, waves), ErrorKind::usage,
+               "[train] strategy ft_ddp trains once in a launch; got a second fit(), expected one "
+               "fit() (start another launch, or call fit() of another Trainer in one process)");
 }
 
 TEST_F(FtDdpRun, RefusesWhatItDoesNotSupport) {
@@ -174,6 +222,14 @@ TEST_F(FtDdpRun, RefusesWhatItDoesNotSupport) {
   const auto none = [](const std::string&) { return std::nullopt; };
   EXPECT_THAT([&] { find_quorum_place(environment, none); },
               testing::ThrowsMessage<Error>(HasSubstr("2 replicas without TROIKA_LIGHTHOUSE")));
+  const auto launched = [](const std::string& name) {
+    return name == "TROIKA_LIGHTHOUSE" ? std::optional<std::string>("127.0.0.1:1") : std::nullopt;
+  };
+  EXPECT_ERROR(make_quorum_run(with({"trainer.strategy=zero1"}), environment, launched),
+               ErrorKind::usage,
+               "[train] a fault-tolerant launch of ranks that do not go on without each other; got "
+               "another strategy, expected troika train with strategy ft_ddp (leave out "
+               "--fault-tolerant)");
 }
 
 }  // namespace

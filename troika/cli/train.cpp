@@ -41,13 +41,6 @@ train::AutomaticPlan take_found_plan(train::TrainOptions& options, const data::D
   return found;
 }
 
-// Returns this process's place among the replicas of strategy ft_ddp; null with another one.
-std::shared_ptr<train::QuorumRun> quorum_of(const train::TrainOptions& options,
-                                            const cluster::Environment& environment) {
-  if (!train::trains_in_quorum(options)) return nullptr;
-  return std::make_shared<train::QuorumRun>(options, train::find_quorum_place(environment));
-}
-
 // `find`: with --plan auto.
 int train_here(train::TrainOptions options, const cluster::Environment& environment,
                const std::optional<AutomaticArguments>& find) {
@@ -55,8 +48,8 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   require_elastic_batch(options, environment);
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue(),
                                                                     /*has_state=*/false);
-  const auto quorum = quorum_of(options, environment);
-  const auto group = join(options, environment);
+  const auto quorum = train::make_quorum_run(options, environment);
+  const auto group = join(options, environment, /*is_alone=*/quorum != nullptr);
   auto folder = quorum
                     ? quorum->claim(options)
                     : train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);

@@ -19,7 +19,7 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ExchangeMethod>, 6> kMethods{
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 7> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
      {"summation", ExchangeMethod::summation},
      {"zero", ExchangeMethod::zero},

@@ -63,8 +63,11 @@ class Member {
   Admission join();
   // Waits for the quorum of the step, which must follow the last committed one. Calls `state`,
   // which returns the state at the beginning of the step, if a new member gets it from this one;
-  // sends it while this member goes on.
-  Share begin_step(int64_t step, const std::function<std::string()>& state);
+  // sends it while this member goes on. Returns nullopt if `stops`, which is called about ten times
+  // a second under the rules for callbacks, returned true first.
+  std::optional<Share> begin_step(
+      int64_t step, const std::function<std::string()>& state,
+      const std::function<bool()>& stops = [] { return false; });
   // Sums numbers over the members, and commits the step. `fill` writes this member's numbers;
   // `is_first` is true on exactly one of the members. It is called again after other members were
   // lost. Returns the sum over the members of counted(), the same bits on all.
@@ -79,7 +82,10 @@ class Member {
   Share share();
   // Before the current step.
   Totals totals();
-  // Leaves before the next step. `is_finished`: because the run is.
+  // Called after the last step of the run. Blocks until this member must save the final state,
+  // because all of lower ranks are lost, and returns true; or until one has saved it and left.
+  bool must_save();
+  // Leaves before the next step. `is_finished`: because the run is, and its final state is saved.
   void leave(bool is_finished);
 
  private:
@@ -107,13 +113,15 @@ class Member {
 
   // Whether the lighthouse has told this member to found the run; again: after a loss of all.
   enum class Founding { none, first, again };
+  // saves: this member saves the final state. finished: the run has ended.
+  enum class Ending { none, saves, finished };
 
   const MemberOptions options_;
   const net::Duration heartbeat_;
   // Used under the rules for callbacks:
   News news_;  // the latest with a quorum
   Founding founds_ = Founding::none;
-  bool is_finished_ = false;
+  Ending ending_ = Ending::none;
   std::optional<std::string> name_;           // of the run; empty: this member chooses it
   std::string refusal_;                       // why the membership ended
   bool has_lost_ = false;                     // the lighthouse

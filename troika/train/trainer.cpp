@@ -96,12 +96,12 @@ Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolde
 RunFolder Trainer::begin_run() {
   if (claimed_) return *std::exchange(claimed_, std::nullopt);
   if (options_.trainer.ckpt_path.empty()) options_.run.name = asked_name_;
-  if (trains_in_quorum(options_)) {
-    if (!quorum_) {
-      quorum_ = std::make_shared<QuorumRun>(options_, find_quorum_place(cluster::discover()));
-    }
-    return quorum_->claim(options_);
+  if (quorum_ && quorum_->has_left()) {
+    quorum_->require_again();
+    quorum_.reset();
   }
+  if (!quorum_) quorum_ = make_quorum_run(options_, cluster::discover());
+  if (quorum_) return quorum_->claim(options_);
   return RunFolder::claim(options_, group_, /*goes_on_when_started_again=*/signals_ != nullptr);
 }
 
@@ -179,7 +179,7 @@ observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& traini
 
 observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
                                          const data::Dataset& validation) {
-  const auto quorum = std::exchange(quorum_, nullptr);  // of one run
+  const auto quorum = quorum_;
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;

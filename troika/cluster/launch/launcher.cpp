@@ -71,6 +71,12 @@ void check_fault_tolerant(const LaunchOptions& options) {
     refuse("a fault-tolerant launch", "an interface or a master address", "neither",
            "its lighthouse listens on 127.0.0.1; --master-port is its port");
   }
+  // The helper process that ends replicas with the launcher keeps their number in memory.
+  constexpr int kMostRestarts = 100'000;
+  if (options.max_restarts > kMostRestarts) {
+    refuse("number of restarts of a fault-tolerant launch", std::to_string(options.max_restarts),
+           fmt::format("at most {}", kMostRestarts));
+  }
 }
 
 void check(const LaunchOptions& options) {

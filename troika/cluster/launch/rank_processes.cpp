@@ -73,8 +73,12 @@ void RankProcesses::stop(int signal) {
 }
 
 void RankProcesses::kill() {
+  for (const auto& rank : ranks_) kill(rank->pid);
+}
+
+void RankProcesses::kill(pid_t pid) {
   for (const auto& rank : ranks_) {
-    if (rank->has_ended) continue;
+    if (rank->has_ended || rank->pid != pid) continue;
     if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
     rank->end.had_to_be_killed = true;
     signal_group(rank->pid, SIGKILL);

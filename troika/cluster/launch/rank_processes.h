@@ -50,6 +50,8 @@ class RankProcesses {
   // Tells the process groups of the running ranks to end.
   void stop(int signal);
   void kill();
+  // The same with the process group of one rank, if it runs.
+  void kill(pid_t pid);
   // Sends SIGKILL to the process groups of all ranks, also of those that have ended.
   void kill_groups() const;
   // Sends SIGKILL to orphans of the ranks, which are now children of this process, and reaps those

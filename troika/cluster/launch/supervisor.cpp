@@ -106,10 +106,11 @@ void Supervisor::start(const StartedProcess& process) {
 }
 
 void Supervisor::loop() {
-  while (!processes_.have_ended()) {
+  while (!processes_.have_ended() || !outlived_.planned.empty()) {
     // Before the first step, because a round may be cancelled right after its start.
     if (agent_ && phase_ == Phase::running) follow_others();
-    const auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
+    auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
+    if (options_.fault_tolerant) left = std::min(left, attend_replicas());
     step(left);
     if (phase_end_ && phase_end_->passed()) {
       if (phase_ == Phase::killing) return;  // the kernel cannot end the process

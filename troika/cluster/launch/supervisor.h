@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/cluster/elastic/agent.h"
@@ -73,8 +74,11 @@ class Supervisor {
   // After the end of some process of a parameter server: announces it, and ends the launch after
   // the last worker or with the scheduler.
   void follow_roles();
-  // After the end of some replica: announces it, and starts another process in its place.
+  // After the end of some replica: announces it, and plans another process in its place.
   void follow_replicas();
+  // Starts the planned processes whose time has come, and kills replicas that have lost their place
+  // but do not end. Returns the time until the next call, of a fault-tolerant launch.
+  Milliseconds attend_replicas();
   std::vector<RankEnd> without_servers(std::vector<RankEnd> ends) const;
   void advance();
   void stop_all(int signal);
@@ -104,8 +108,12 @@ class Supervisor {
   struct {
     std::set<pid_t> announced;  // whose end was noted
     bool keeps_logs = false;    // one of them failed, and the launch may succeed
-    int restarts = 0;           // of replicas
-    Processes next;             // the process that takes a replica's place
+    // Only of replicas:
+    int restarts = 0;
+    Processes next;                                      // the process that takes a replica's place
+    std::vector<std::pair<Deadline, int>> planned;       // the times and ranks of such processes
+    std::function<std::vector<int64_t>()> take_refused;  // groups that lost their place
+    std::map<pid_t, Deadline> refused;  // until when such groups may end by themselves
   } outlived_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "troika/base/error.h"
 #include "troika/base/exit_code.h"
 #include "troika/cluster/launch/supervisor.h"
 #include "troika/quorum/lighthouse_server.h"
@@ -9,6 +10,12 @@
 namespace troika::cluster {
 
 namespace {
+
+// Before another process takes a replica's place, so that one that fails at its start does not use
+// up all restarts at once.
+constexpr Milliseconds kRestartPause{500};
+// Between looks at the lighthouse.
+constexpr Milliseconds kAttention{200};
 
 // The last process of each rank.
 std::vector<RankEnd> last_ends(const std::vector<RankEnd>& ends) {
@@ -27,6 +34,7 @@ int Supervisor::run_replicas() {
   const auto secret = secret_of_round(secret_.secret, place);
   quorum::LighthouseServer lighthouse(secret, {"127.0.0.1", options_.master_port});
   const auto address = fmt::format("TROIKA_LIGHTHOUSE=127.0.0.1:{}", lighthouse.port());
+  outlived_.take_refused = [&lighthouse] { return lighthouse.take_refused(); };
   outlived_.next = [this, place, address, secret](int rank) {
     auto here = place;
     here.restarts = here.round = outlived_.restarts;
@@ -54,7 +62,6 @@ int Supervisor::run_replicas() {
 }
 
 void Supervisor::follow_replicas() {
-  std::vector<int> again;
   for (const auto& process : processes_.all()) {
     const auto& status = process->end.status;
     if (!process->has_ended || status.ok() || status.saved()) continue;
@@ -66,7 +73,7 @@ void Supervisor::follow_replicas() {
     const bool has_another = !is_usage && outlived_.restarts < options_.max_restarts;
     if (has_another) {
       ++outlived_.restarts;
-      again.push_back(rank);
+      outlived_.planned.emplace_back(Deadline::after(kRestartPause), rank);
     }
     say(fmt::format("[cluster] rank {}: {}; {}; log: {}\n", rank, describe(status),
                     has_another
@@ -74,8 +81,37 @@ void Supervisor::follow_replicas() {
                         : "the launch lets the others run",
                     logs_.log(stems_.at(rank)).string()));
   }
-  for (const int rank : again) start(outlived_.next(rank));
   processes_.drop_replaced();
+}
+
+Milliseconds Supervisor::attend_replicas() {
+  auto& [announced, keeps_logs, restarts, next, planned, take_refused, refused] = outlived_;
+  if (phase_ != Phase::running) {
+    planned.clear();
+    return Milliseconds::max();
+  }
+  for (const auto group : take_refused()) {
+    refused.emplace(static_cast<pid_t>(group), Deadline::after(options_.grace_time));
+  }
+  std::erase_if(refused, [this](const auto& entry) {
+    if (!entry.second.passed()) return false;
+    processes_.kill(entry.first);
+    return true;
+  });
+  const auto is_due = [](const auto& plan) { return plan.first.passed(); };
+  std::vector<int> ranks;
+  for (const auto& plan : planned) {
+    if (is_due(plan)) ranks.push_back(plan.second);
+  }
+  std::erase_if(planned, is_due);
+  for (const int rank : ranks) {
+    try {
+      start(next(rank));
+    } catch (const Error& error) {
+      say(fmt::format("{}\n", error.what()));
+    }
+  }
+  return kAttention;
 }
 
 }  // namespace troika::cluster

@@ -120,7 +120,7 @@ cluster::StopRequest Fit::run() {
   checkpoints_.save_asked_paths();
   train_epochs();
   checkpoints_.finish();
-  if (setup_.quorum) setup_.quorum->leave(/*is_finished=*/!is_stopping());
+  if (setup_.quorum) leave_quorum();
   if (setup_.is_main() && !context_.requests.stop_reason.empty()) {
     log::info("stopped at step {}: {}", epochs_.at().step, context_.requests.stop_reason);
   }

@@ -79,12 +79,14 @@ void Fit::train_epoch() {
   const auto device = engine_->placement().device.type();
   TakenMicroBatches taken{
       std::unique_ptr<data::Loader>(new data::Loader(epochs_.load_next(count, device)))};
+  // Before the hooks: a replica that joins continues from the state at this point, and calls them,
+  // too.
+  if (setup_.quorum && count > 0 && !begin_quorum_step(taken, count)) return;
   log_.start_progress(count);
   setup_.task.module().train();
   if (at.position == 0) hooks_.call("on_train_epoch_start", &Hooks::on_train_epoch_start);
   measured_.clock().start_training(at.train_seconds);
   while (count > 0) {
-    if (setup_.quorum) begin_quorum_step(taken, count);
     measured_.times().start();
     const int64_t begin = at.micro_batch;
     if (until_drain_ == 0) until_drain_ = next_drain(count);
@@ -104,17 +106,32 @@ void Fit::train_epoch() {
     checkpoints_.save_asked();
     checkpoints_.finish_if_written();
     if (is_asked_to_stop() || (at.micro_batch == 0 && context_.is_done())) break;
+    if (setup_.quorum && count > 0 && !begin_quorum_step(taken, count)) break;
   }
   log_.finish_progress();
 }
 
-void Fit::begin_quorum_step(TakenMicroBatches& taken, int64_t left) {
-  const auto share = setup_.quorum->begin_step(epochs_.at().step, [this](const auto& folder) {
-    return checkpoints_.save_for_replica(folder);
-  });
-  if (!epochs_.take_share(share)) return;
+bool Fit::begin_quorum_step(TakenMicroBatches& taken, int64_t left) {
+  const auto share = setup_.quorum->begin_step(
+      epochs_.at().step,
+      [this](const auto& folder) { return checkpoints_.save_for_replica(folder); },
+      [this] { return stop_.ask_now(); });
+  if (!share) return false;
+  if (!epochs_.take_share(*share)) return true;
   const auto device = engine_->placement().device.type();
   taken.loader.reset(new data::Loader(epochs_.load_next(left, device)));
+  return true;
+}
+
+void Fit::leave_quorum() {
+  auto& quorum = *setup_.quorum;
+  const bool has_saved = quorum.writes();
+  const bool is_finished = !is_stopping();
+  if (is_finished && quorum.must_save() && !has_saved && checkpoints_.has_all_samples()) {
+    checkpoints_.save(/*to_go_on=*/true);
+    checkpoints_.finish();
+  }
+  quorum.leave(is_finished);
 }
 
 bool Fit::repeat_validation() {

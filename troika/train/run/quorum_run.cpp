@@ -115,7 +115,8 @@ QuorumPlace find_quorum_place(const cluster::Environment& environment,
   if (lighthouse && !lighthouse->empty()) {
     const auto at = cluster::parse_endpoint(*lighthouse);
     place.lighthouse = net::Address{at.address, at.port};
-    place.secret = cluster::secret_of_ranks(environment).secret;
+    // Also a single replica was launched with a secret.
+    place.secret = cluster::find_secret(environment.run_id, variables).secret;
   } else if (environment.world_size > 1) {
     throw Error(
         "train", ErrorKind::usage,
@@ -191,17 +192,58 @@ bool QuorumRun::join(TrainOptions& options) {
   return true;
 }
 
-quorum::Share QuorumRun::begin_step(
-    int64_t step, const std::function<std::filesystem::path(const std::filesystem::path&)>& save) {
+std::optional<quorum::Share> QuorumRun::begin_step(
+    int64_t step, const std::function<std::filesystem::path(const std::filesystem::path&)>& save,
+    const std::function<bool()>& stops) {
   received_.reset();
-  return member_->begin_step(step, [&] {
+  const auto state = [&] {
     const TemporaryFolder folder;
     return packed(save(folder.path()));
-  });
+  };
+  return member_->begin_step(step, state, stops);
+}
+
+bool QuorumRun::must_save() {
+  saves_ = member_->must_save();
+  return saves_;
+}
+
+void QuorumRun::leave(bool is_finished) {
+  member_->leave(is_finished);
+  has_left_ = true;
+}
+
+void QuorumRun::require_again() const {
+  if (!place_.lighthouse) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "strategy ft_ddp trains once in a launch",
+               .got = "a second fit()",
+               .expected = "one fit()",
+               .hint = "start another launch, or call fit() of another Trainer in one process"});
 }
 
 bool QuorumRun::writes() const {
+  if (saves_) return true;
   return member_->counted().members.empty() ? founds_ : member_->is_lowest();
+}
+
+std::shared_ptr<QuorumRun> make_quorum_run(const TrainOptions& options,
+                                           const cluster::Environment& environment,
+                                           const cluster::Variables& variables) {
+  if (trains_in_quorum(options)) {
+    return std::make_shared<QuorumRun>(options, find_quorum_place(environment, variables));
+  }
+  require_no_lighthouse("another strategy", variables);
+  return nullptr;
+}
+
+void require_no_lighthouse(const std::string& what, const cluster::Variables& variables) {
+  if (!variables(kLighthouseVariable)) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "a fault-tolerant launch of ranks that do not go on without each other",
+               .got = what,
+               .expected = "troika train with strategy ft_ddp",
+               .hint = "leave out --fault-tolerant"});
 }
 
 }  // namespace troika::train

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -26,7 +27,7 @@ bool trains_in_quorum(const TrainOptions& options);
 struct QuorumPlace {
   int rank = 0;
   int replicas = 1;
-  // Empty: this process has the lighthouse, for a single replica.
+  // Empty: this process has the lighthouse, for a single replica, and can train several times.
   std::optional<net::Address> lighthouse = {};
   net::Secret secret = net::Secret::random();
 };
@@ -35,7 +36,7 @@ struct QuorumPlace {
 QuorumPlace find_quorum_place(const cluster::Environment& environment,
                               const cluster::Variables& variables = cluster::process_variable);
 
-// Not thread-safe. All functions block.
+// Not thread-safe. All functions block. For one run.
 class QuorumRun {
  public:
   // Connects to the lighthouse. Throws Error(train, usage) for options that the strategy does not
@@ -50,11 +51,20 @@ class QuorumRun {
   // Returns false if the run is finished.
   bool join(TrainOptions& options);
   // Returns this replica's part of the step's global batch. `save` writes a checkpoint of the
-  // current state below a folder, and returns it; called if another replica begins with it.
-  quorum::Share begin_step(
-      int64_t step, const std::function<std::filesystem::path(const std::filesystem::path&)>& save);
+  // current state below a folder, and returns it; called if another replica begins with it. Returns
+  // nullopt if `stops` returned true first: see quorum::Member::begin_step().
+  std::optional<quorum::Share> begin_step(
+      int64_t step, const std::function<std::filesystem::path(const std::filesystem::path&)>& save,
+      const std::function<bool()>& stops);
+  // Called after the last step of the run. Returns whether this replica must save the end of it:
+  // see quorum::Member::must_save().
+  bool must_save();
   // Must be called at the end of a run that has not failed. `is_finished`: it was not stopped.
-  void leave(bool is_finished) { member_->leave(is_finished); }
+  void leave(bool is_finished);
+  bool has_left() const { return has_left_; }
+  // Throws Error(train, usage) unless this process may train again after this run: the lighthouse
+  // of a launch is for one run.
+  void require_again() const;
 
   quorum::Member& member() { return *member_; }
   // Whether this replica has its state from no other.
@@ -71,6 +81,19 @@ class QuorumRun {
   std::filesystem::path checkpoints_;
   std::optional<TemporaryFolder> received_;  // the donor's state, until the first step
   bool founds_ = false;
+  bool saves_ = false;  // the end of the run
+  bool has_left_ = false;
 };
+
+// Returns this process's place among the replicas of strategy ft_ddp; null with another strategy.
+// Throws Error(train, usage) for another strategy under a launch of such replicas, and like
+// find_quorum_place() and QuorumRun.
+std::shared_ptr<QuorumRun> make_quorum_run(
+    const TrainOptions& options, const cluster::Environment& environment,
+    const cluster::Variables& variables = cluster::process_variable);
+
+// Throws Error(train, usage) if this process was launched as a replica. `what` was launched.
+void require_no_lighthouse(const std::string& what,
+                           const cluster::Variables& variables = cluster::process_variable);
 
 }  // namespace troika::train
