@@ -39,23 +39,10 @@ void Lighthouse::take(const std::string& name, const Report& report, net::Durati
     case Report::Kind::vote:
       return vote(name, report, now);
     case Report::Kind::done:
-      if (is_finished_) {
-        news_.emplace_back(name, News{.kind = News::Kind::finished});
-        return;
-      }
       done_.insert(name);
       return choose_saver();
     case Report::Kind::leave:
-      if (report.ok && !std::exchange(is_finished_, true) && quorum_ && !is_pending_) {
-        // The quorum of a step that nobody makes, because the run ends before it.
-        if (attempt_.votes.empty()) totals_.begun -= rules_->global_batch;
-      }
-      if (report.ok) {
-        for (const auto& other : std::exchange(done_, {})) {
-          if (other != name) news_.emplace_back(other, News{.kind = News::Kind::finished});
-        }
-      }
-      return remove(name, now);
+      return report.ok ? finish(name) : remove(name, now);
     default:
       return;
   }
@@ -78,7 +65,7 @@ void Lighthouse::name_run(const std::string& name, const std::string& text) {
 }
 
 void Lighthouse::join(const std::string& name, const Report& report, net::Duration now) {
-  if (is_finished_ && known_.empty()) {
+  if (is_finished_) {
     news_.emplace_back(name, News{.kind = News::Kind::finished});
     return;
   }
@@ -220,7 +207,7 @@ void Lighthouse::remove(const std::string& name, net::Duration now) {
   done_.erase(name);
   if (name == founder_) {
     founder_.clear();
-    return is_finished_ ? finish_all() : found(now);
+    return found(now);
   }
   if (!quorum_ || !quorum_->find(name)) return;
   // Members that wait for its state get another donor with the next step.
@@ -234,19 +221,25 @@ void Lighthouse::remove(const std::string& name, net::Duration now) {
     wait_end_.reset();
     attempt_ = {};
     done_.clear();
-    return is_finished_ ? finish_all() : found(now);
+    return found(now);
+  }
+  if (is_pending_) {
+    tell_waiting();
+  } else {
+    refusals_ = 0;
+    send_quorum();
   }
   choose_saver();
-  if (is_pending_) return tell_waiting();
-  refusals_ = 0;
-  send_quorum();
 }
 
-void Lighthouse::finish_all() {
-  for (const auto& [name, known] : known_) {
-    news_.emplace_back(name, News{.kind = News::Kind::finished});
+void Lighthouse::finish(const std::string& name) {
+  // The quorum of a step that nobody makes, because the run ends before it.
+  if (quorum_ && !is_pending_ && attempt_.votes.empty()) totals_.begun -= rules_->global_batch;
+  is_finished_ = true;
+  for (const auto& [other, known] : known_) {
+    if (other != name) news_.emplace_back(other, News{.kind = News::Kind::finished});
   }
-  known_.clear();
+  forget_all();
 }
 
 void Lighthouse::choose_saver() {
@@ -273,6 +266,10 @@ void Lighthouse::refuse_all(const std::string& why) {
     news_.emplace_back(name, News{.kind = News::Kind::refused, .text = why});
     refused_.push_back(known.process_group);
   }
+  forget_all();
+}
+
+void Lighthouse::forget_all() {
   known_.clear();
   done_.clear();
   founder_.clear();

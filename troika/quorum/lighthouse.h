@@ -65,7 +65,9 @@ class Lighthouse {
   void begin(int64_t step, net::Duration now);
   // Refuses the members without `has` at the end of the time for it.
   void refuse_late(const std::set<std::string>& has, const std::string& what, net::Duration now);
-  void finish_all();
+  // A member has saved the final state and left.
+  void finish(const std::string& name);
+  void forget_all();
   // Tells the member of the lowest rank to save if it has made the last step.
   void choose_saver();
   // Sends the quorum to its members, under a new id.

@@ -195,11 +195,12 @@ std::optional<Share> Member::begin_step(int64_t step, const std::function<std::s
       [&] {
         const auto& quorum = news_.quorum;
         is_stopped = stops();
-        return is_stopped || founds_ != Founding::none ||
+        return is_stopped || founds_ != Founding::none || ending_ == Ending::finished ||
                (quorum.step >= step && quorum.find(endpoint_.name()) != nullptr);
       },
       "waiting for a quorum");
   if (is_stopped) return std::nullopt;
+  require_unfinished(step);
   const auto quorum = current();
   const auto* own = quorum.find(endpoint_.name());
   const bool has_state = own != nullptr && (own->donor.empty() || healed_ == step);
@@ -214,6 +215,16 @@ std::optional<Share> Member::begin_step(int64_t step, const std::function<std::s
     });
   }
   return own->share;
+}
+
+void Member::require_unfinished(int64_t step) {
+  bool is_finished = false;
+  net::act_on(endpoint_, [&] { is_finished = ending_ == Ending::finished; });
+  if (!is_finished) return;
+  throw Error("quorum", ErrorKind::peer,
+              {.what = fmt::format("replica {} begins or makes step {}", options_.rank, step),
+               .got = "another replica that has finished the run",
+               .expected = "the same last step on all replicas"});
 }
 
 // A donor that is lost before the lighthouse knows that its patient has healed takes the patient's
@@ -296,11 +307,14 @@ std::vector<Number> Member::sum(size_t size,
     }
     wait(
         [&] {
-          return founds_ != Founding::none || news_.quorum.id != quorum.id ||
-                 news_.quorum.step != quorum.step;
+          return founds_ != Founding::none || ending_ == Ending::finished ||
+                 news_.quorum.id != quorum.id || news_.quorum.step != quorum.step;
         },
         "a vote");
-    if (!founds() && current().step == quorum.step) continue;
+    if (!founds() && current().step == quorum.step) {
+      require_unfinished(quorum.step);
+      continue;
+    }
     // The others committed the step without this member's sum, or are all lost.
     if (!is_done || founds()) lose_place(quorum.step);
     counted_ = quorum;

@@ -104,6 +104,8 @@ class Member {
   template <typename Number>
   bool try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
                std::string& problem);
+  // Throws Error(peer) if another replica has finished the run.
+  void require_unfinished(int64_t step);
   // Throws Error(peer).
   [[noreturn]] void lose_place(int64_t step) const;
   // Has messages for the sum over a quorum dropped until a step is committed.
