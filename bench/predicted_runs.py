@@ -11,7 +11,7 @@ MLP = {"model.name": "mlp", "model.hidden_width": 1024, "model.hidden_layers": 6
        "optim.name": "adamw"}
 RESNET = {"model.name": "resnet18", "data.global_batch_size": 32, "optim.name": "sgd"}
 RESNET50 = {**RESNET, "model.name": "resnet50", "data.global_batch_size": 16}
-VGG = {"model.name": "vgg16", "data.global_batch_size": 32, "optim.name": "sgd"}
+VGG = {"model.name": "vgg16", "data.global_batch_size": 8, "optim.name": "sgd"}
 GPT = {"model.name": "gpt", "model.layers": 6, "model.width": 256, "model.heads": 4, "data.name": "text",
        "data.context": 128, "data.global_batch_size": 16, "optim.name": "adamw"}
 

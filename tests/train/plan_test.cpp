@@ -366,6 +366,17 @@ TEST_F(PlannedRun, FollowsEdits) {
   EXPECT_LT((weights(options_) - with_two).abs().max().item<double>(), 1e-12);
 }
 
+TEST_F(PlannedRun, OfAnotherModelIsRefusedAlsoWithoutBlocks) {
+  options_.trainer.plan = "[stages]\nparameters = 7\n";
+  Task task(torch::nn::Linear(3, 2));
+  const PlannedNumbers numbers;
+  EXPECT_ERROR(Trainer(options_, comm::local::alone()).fit(task, numbers, numbers),
+               ErrorKind::usage,
+               "[train] a plan for another model; got a model of 8 parameters, expected 7, as "
+               "stages.parameters of the plan (search a plan for this model, or set "
+               "stages.parameters to 0)");
+}
+
 TEST_F(PlannedRun, OfAnotherWorldIsRefused) {
   options_.trainer.plan = "[mesh]\naxes = \"data=3\"\n";
   EXPECT_ERROR(weights(options_), ErrorKind::usage,

@@ -113,7 +113,9 @@ struct BlockTimes::Parts {
       const auto kind = splits ? ActionKind::backward_input : ActionKind::backward;
       run.backward({kind, stage, 0}, splits);
       note(kind, static_cast<size_t>(stage));
-      if (!splits) continue;
+    }
+    // As in a stage of several blocks, whose weight parts find nothing of their blocks in caches.
+    for (int stage = last; splits && stage >= 0; --stage) {
       run.backward_weight({ActionKind::backward_weight, stage, 0});
       note(ActionKind::backward_weight, static_cast<size_t>(stage));
     }

@@ -44,7 +44,8 @@ struct BlockProducts {
 layout::StageEnds each_block(const nn::Model& model);
 
 // Runs micro-batches through a task's blocks in the order of a training step: all forward passes,
-// then all backward passes from the last block to the first. So a block finds the caches and the
+// then all backward passes from the last block to the first, and in Round::split then all weight
+// parts. So a block finds the caches and the
 // memory as in a run. Each block is a stage of a pipeline on this rank alone, because the tensors
 // between stages end autograd's graph, and so each pass can be timed. In a group of several ranks,
 // gradients add up over micro-batches: in a run, nearly all micro-batches add their gradients to

@@ -62,8 +62,8 @@ comm::Group samples_group(const comm::MeshGroups& groups) {
 namespace {
 
 void require_same_size(const layout::Plan& plan, const Task& task) {
-  if (plan.stages.parameters == 0 || !task.has_blocks()) return;
-  const int64_t parameters = nn::parameter_count(task.blocks());
+  if (plan.stages.parameters == 0) return;
+  const int64_t parameters = nn::parameter_count(task.module());
   if (plan.stages.parameters == parameters) return;
   throw Error(
       "train", ErrorKind::usage,

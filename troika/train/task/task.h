@@ -92,6 +92,7 @@ class Task : public Hooks {
   explicit Task(const std::shared_ptr<nn::Model>& model);
 
   torch::nn::Module& module() { return *module_; }
+  const torch::nn::Module& module() const { return *module_; }
 
   // Attaches the deferred initialization of a module that was made without values. Trainer::fit()
   // accepts this task; for any other use, call make_values() first.
