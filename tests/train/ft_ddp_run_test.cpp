@@ -211,6 +211,9 @@ TEST_F(FtDdpRun, RefusesWhatItDoesNotSupport) {
            {"trainer.accelerator=gpu", "trainer.accelerator gpu"},
            {"trainer.max_time=00:00:01:00", "trainer.max_time"},
            {"ddp.hook=fp16", "ddp.hook fp16"},
+           {"ema.enabled=true", "ema.enabled true"},
+           {"ddp.broadcast_buffers=false", "ddp.broadcast_buffers false"},
+           {"trainer.cpu_bind=cores", "trainer.cpu_bind cores"},
            {"checkpoint.monitor=train/loss", "checkpoint.monitor train/loss"},
            {"ft_ddp.min_replicas=3", "ft_ddp.min_replicas 3, expected at most the 2"},
            {"data.global_batch_size=1", "a global batch of 1 samples"}}) {

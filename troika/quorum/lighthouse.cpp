@@ -209,6 +209,7 @@ void Lighthouse::remove(const std::string& name, net::Duration now) {
     founder_.clear();
     return found(now);
   }
+  if (!quorum_ && known_.empty()) wait_end_.reset();
   if (!quorum_ || !quorum_->find(name)) return;
   // Members that wait for its state get another donor with the next step.
   std::erase_if(quorum_->members, [&](const QuorumMember& member) {
@@ -294,6 +295,8 @@ void Lighthouse::tick(net::Duration now) {
   }
   if (attempt_.vote_end && now >= *attempt_.vote_end) refuse_late(attempt_.votes, "finish", now);
   if (!wait_end_ || now < *wait_end_) return;
+  // Members that have made the last step need no others.
+  if (is_pending_ && !done_.empty()) return;
   if (is_pending_) return refuse_all(waiting_text() + ", and none joined in time");
   if (!quorum_ && founder_.empty()) found(now);
 }

@@ -72,6 +72,8 @@ void LighthouseServer::tick() {
 
 void LighthouseServer::send_news() {
   for (const auto& [name, news] : lighthouse_.take_news()) {
+    if (news.kind == News::Kind::refused)
+      log::warn("[quorum] {} has no place: {}", name, news.text);
     net::send_owned(endpoint_, name, kFromLighthouse,
                     std::make_shared<const std::string>(to_json(news)));
   }

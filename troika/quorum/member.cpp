@@ -21,7 +21,6 @@ namespace {
 
 // As TorchFT's; more often if the heartbeat timeout is short.
 constexpr net::Duration kHeartbeat = std::chrono::milliseconds(100);
-constexpr net::Duration kForever = std::chrono::hours(24 * 365);
 constexpr net::Duration kTimeToPart = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -154,7 +153,7 @@ Share Member::share() {
   return own->share;
 }
 
-Admission Member::join() {
+Admission Member::join(const std::function<bool()>& stops) {
   report({.kind = Report::Kind::join,
           .rank = options_.rank,
           .process_group = ::getpgrp(),
@@ -167,7 +166,14 @@ Admission Member::join() {
       return own != nullptr && news_.quorum.id > tried;
     };
     const auto has_ended = [&] { return ending_ == Ending::finished; };
-    wait([&] { return founds_ != Founding::none || has_ended() || has_place(); }, "joining");
+    bool is_stopped = false;
+    wait(
+        [&] {
+          is_stopped = stops();
+          return is_stopped || founds_ != Founding::none || has_ended() || has_place();
+        },
+        "joining");
+    if (is_stopped) return {.is_stopped = true};
     if (has_ended()) return {.is_finished = true};
     if (founds_ != Founding::none) {
       return {.founds = true, .founds_again = founds_ == Founding::again};
@@ -177,7 +183,7 @@ Admission Member::join() {
     const auto* own = quorum.find(endpoint_.name());
     const auto* donor = own ? quorum.find(own->donor) : nullptr;
     if (donor == nullptr) continue;
-    if (auto state = heal(quorum, *donor)) {
+    if (auto state = heal(quorum, *donor, stops)) {
       report({.kind = Report::Kind::healed, .step = quorum.step});
       healed_ = quorum.step;
       return {.step = quorum.step, .state = std::move(*state)};
@@ -329,30 +335,39 @@ template std::vector<float> Member::sum<float>(size_t,
 template std::vector<double> Member::sum<double>(
     size_t, const std::function<void(std::span<double>, bool)>&);
 
-bool Member::is_lowest() const {
-  return !counted_.members.empty() && counted_.members.front().name == endpoint_.name();
+bool Member::is_lowest() {
+  const auto quorum = current();
+  const auto& members = quorum.members.empty() ? counted_.members : quorum.members;
+  for (const auto& member : members) {
+    if (member.donor.empty() || quorum.members.empty()) return member.name == endpoint_.name();
+  }
+  return false;
 }
 
 Totals Member::totals() {
   return current().totals;
 }
 
-bool Member::must_save() {
+bool Member::must_save(const std::function<bool()>& stops) {
   report({.kind = Report::Kind::done});
   Ending ending = Ending::none;
   wait(
       [&] {
         ending = ending_;
-        return ending != Ending::none;
+        return ending != Ending::none || stops();
       },
       "the run");
   return ending == Ending::saves;
 }
 
-void Member::leave(bool is_finished) {
-  report({.kind = Report::Kind::leave, .ok = is_finished});
+void Member::abandon() {
   net::act_on(endpoint_, [this] { endpoint_.listen_to_peers({}); });
   endpoint_.part(kLighthouse, kTimeToPart);
+}
+
+void Member::leave(bool is_finished) {
+  report({.kind = Report::Kind::leave, .ok = is_finished});
+  abandon();
 }
 
 }  // namespace troika::quorum

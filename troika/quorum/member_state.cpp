@@ -35,8 +35,10 @@ bool Member::connect(const QuorumMember& peer, bool dials, const std::function<b
   }
 }
 
-std::optional<std::string> Member::heal(const Quorum& quorum, const QuorumMember& donor) {
+std::optional<std::string> Member::heal(const Quorum& quorum, const QuorumMember& donor,
+                                        const std::function<bool()>& is_stopped) {
   const auto stops = [&] {
+    if (is_stopped()) return true;
     const auto* own = news_.quorum.find(endpoint_.name());
     return founds_ != Founding::none || ending_ == Ending::finished ||
            news_.quorum.step != quorum.step || own == nullptr || own->donor != donor.name;
@@ -52,8 +54,10 @@ std::optional<std::string> Member::heal(const Quorum& quorum, const QuorumMember
       is_over = true;
       is_there = result.outcome == net::Outcome::done && result.bytes == to.size();
     });
+    // A donor sends its state when it begins the step, which may be after a long validation.
+    // `stops` covers its loss.
     endpoint_.run_until([&] { return is_over || stops() || has_lost_ || !refusal_.empty(); },
-                        seconds(options_.rules.timeout));
+                        kForever);
     endpoint_.cancel(ticket, net::Outcome::cancelled);
     throw_problem();
     return is_there;

@@ -24,6 +24,9 @@ inline constexpr net::Channel kSums = net::Channel{2} << 48;
 // The greatest size of a control message, in bytes.
 inline constexpr size_t kMostControl = size_t{1} << 20;
 
+// Longer than any run.
+inline constexpr net::Duration kForever = std::chrono::hours(24 * 365);
+
 inline net::Duration seconds(double count) {
   return std::chrono::duration_cast<net::Duration>(std::chrono::duration<double>(count));
 }

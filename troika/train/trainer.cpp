@@ -222,9 +222,18 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     }
     const auto memory = memory_ ? *std::exchange(memory_, std::nullopt)
                                 : check_memory_of(planned, training, group_, &task);
-    if (quorum && !quorum->join(options_)) {
-      log::info("the run was finished before this replica could join");
-      return empty_summary(options_, group_, folder(), "finished");
+    using Joined = QuorumRun::Joined;
+    const auto stops = [this] {
+      if (question_) stopped_by_ = question_();
+      return stopped_by_ != cluster::StopRequest::none;
+    };
+    stopped_by_ = cluster::StopRequest::none;
+    const auto joined = quorum ? quorum->join(options_, stops) : Joined::trains;
+    if (joined != Joined::trains) {
+      const bool is_stopped = joined == Joined::stopped;
+      log::info("the run was {} before this replica could join",
+                is_stopped ? "stopped" : "finished");
+      return empty_summary(options_, group_, folder(), is_stopped ? "stopped" : "finished");
     }
     Callbacks callbacks = make_callbacks(options_);
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
@@ -253,6 +262,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     try {
       stopped_by_ = with_plain_errors("the run", [&] { return fit->run(); });
     } catch (const std::exception& problem) {
+      if (quorum) quorum->abandon();
       fit->tell(problem);
       throw;
     }
@@ -287,6 +297,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
   } catch (...) {
     if (has_ended) throw;  // the run is saved and summarized; only the requeue failed
     save_ = nullptr;
+    if (quorum) quorum->abandon();
     if (is_main) {
       auto summary =
           fit ? fit->summary("failed") : empty_summary(options_, group_, folder(), "failed");

@@ -45,16 +45,19 @@ bool RankProcesses::note_ended() {
   return has_failure;
 }
 
-void RankProcesses::drop_replaced() {
-  std::erase_if(ranks_, [this](const auto& rank) {
+std::vector<pid_t> RankProcesses::drop_replaced() {
+  std::vector<pid_t> dropped;
+  std::erase_if(ranks_, [&](const auto& rank) {
     const bool is_replaced = std::ranges::any_of(ranks_, [&](const auto& other) {
       return other && other != rank && other->end.rank == rank->end.rank && !other->has_ended;
     });
     if (!is_replaced || !rank->has_ended || rank->output.open()) return false;
     signal_group(rank->pid, SIGKILL);
     cluster::reap(rank->pid);
+    dropped.push_back(rank->pid);
     return true;
   });
+  return dropped;
 }
 
 void RankProcesses::forward(int signal) const {

@@ -43,8 +43,8 @@ class RankProcesses {
   // Returns whether one of the ranks failed.
   bool note_ended();
   // Forgets processes that have ended and whose outputs are read, if another process has their rank
-  // now. No process that they started survives.
-  void drop_replaced();
+  // now. No process that they started survives. Returns their ids.
+  std::vector<pid_t> drop_replaced();
   // Sends a signal to the programs of the running ranks, not to their child processes.
   void forward(int signal) const;
   // Tells the process groups of the running ranks to end.

@@ -203,12 +203,14 @@ void Supervisor::advance() {
 }
 
 void Supervisor::stop_all(int signal) {
+  outlived_.planned.clear();
   phase_ = Phase::stopping;
   phase_end_ = Deadline::after(options_.shutdown_timeout);
   processes_.stop(signal);
 }
 
 void Supervisor::kill_all() {
+  outlived_.planned.clear();
   phase_ = Phase::killing;
   phase_end_ = Deadline::after(kCertainTime);
   processes_.kill();

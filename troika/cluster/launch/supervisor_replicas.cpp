@@ -81,17 +81,14 @@ void Supervisor::follow_replicas() {
                         : "the launch lets the others run",
                     logs_.log(stems_.at(rank)).string()));
   }
-  processes_.drop_replaced();
+  for (const pid_t pid : processes_.drop_replaced()) outlived_.announced.erase(pid);
 }
 
 Milliseconds Supervisor::attend_replicas() {
   auto& [announced, keeps_logs, restarts, next, planned, take_refused, refused] = outlived_;
-  if (phase_ != Phase::running) {
-    planned.clear();
-    return Milliseconds::max();
-  }
+  if (phase_ != Phase::running) return Milliseconds::max();
   for (const auto group : take_refused()) {
-    refused.emplace(static_cast<pid_t>(group), Deadline::after(options_.grace_time));
+    refused.emplace(static_cast<pid_t>(group), Deadline::after(options_.shutdown_timeout));
   }
   std::erase_if(refused, [this](const auto& entry) {
     if (!entry.second.passed()) return false;

@@ -126,12 +126,10 @@ bool Fit::begin_quorum_step(TakenMicroBatches& taken, int64_t left) {
 void Fit::leave_quorum() {
   auto& quorum = *setup_.quorum;
   const bool has_saved = quorum.writes();
-  const bool is_finished = !is_stopping();
-  if (is_finished && quorum.must_save() && !has_saved && checkpoints_.has_all_samples()) {
-    checkpoints_.save(/*to_go_on=*/true);
-    checkpoints_.finish();
+  if (!is_stopping() && quorum.must_save([this] { return stop_.ask_now(); }) && !has_saved) {
+    checkpoints_.save_left_out();
   }
-  quorum.leave(is_finished);
+  quorum.leave(/*is_finished=*/!is_stopping());
 }
 
 bool Fit::repeat_validation() {

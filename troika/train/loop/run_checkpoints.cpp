@@ -88,6 +88,7 @@ void RunCheckpoints::save(bool to_go_on) {
   auto& at = parts_.epochs.at();
   at.seconds = parts_.measured.clock().run_seconds();
   if (!setup.writes_checkpoints()) {
+    left_out_ = {at.samples, to_go_on};
     if (to_go_on) saved_samples_ = at.samples;
     parts_.context.requests.checkpoint = false;
     return;
@@ -103,6 +104,12 @@ void RunCheckpoints::save(bool to_go_on) {
     announce(
         checkpoint::save_checkpoint(setup.world(), setup.checkpoints(), state, metadata, info()));
   }
+}
+
+void RunCheckpoints::save_left_out() {
+  if (!left_out_ || left_out_->first != parts_.epochs.at().samples) return;
+  save(left_out_->second);
+  finish();
 }
 
 void RunCheckpoints::finish() {

@@ -76,9 +76,13 @@ void require_supported(const TrainOptions& options, int replicas) {
   require(!trainer.sync_batchnorm, "trainer.sync_batchnorm true", "false");
   require(trainer.accelerator == "cpu" || trainer.accelerator == "auto",
           "trainer.accelerator " + trainer.accelerator, "cpu");
+  require(!options.ema.enabled, "ema.enabled true", "false");
+  require(trainer.cpu_bind != "cores", "trainer.cpu_bind cores", "auto or none");
+  require(options.ddp.broadcast_buffers, "ddp.broadcast_buffers false", "true");
+  const auto plan = resolve_plan(options, layout::Cluster());
+  require(plan.compression.codec == "none", "ddp.hook " + plan.compression.codec, "none");
   require(trainer.max_time.empty(), "trainer.max_time " + trainer.max_time,
           "none: replicas end at the same step, by trainer.max_steps or max_epochs");
-  require(options.ddp.codec.name == "none", "ddp.hook " + options.ddp.codec.name, "none");
   const auto& checkpoint = options.checkpoint;
   require(checkpoint.train_time_interval.empty(),
           "checkpoint.train_time_interval " + checkpoint.train_time_interval,
@@ -155,6 +159,8 @@ RunFolder QuorumRun::claim(TrainOptions& options) {
   RunFolder claimed;
   options.trainer.devices = options.trainer.num_nodes = -1;
   options.trainer.accelerator = "cpu";
+  // Replicas would decide by different timings.
+  options.trainer.benchmark = false;
   options.data.global_batch_size = global_batch(options, place_.replicas);
   const auto name = member_->name_run([&] {
     claimed = RunFolder::claim(options, /*goes_on_when_started_again=*/true);
@@ -175,21 +181,24 @@ RunFolder QuorumRun::claim(TrainOptions& options) {
   return claimed;
 }
 
-bool QuorumRun::join(TrainOptions& options) {
-  const auto admission = member_->join();
+QuorumRun::Joined QuorumRun::join(TrainOptions& options, const std::function<bool()>& stops) {
+  const auto admission = member_->join(stops);
   founds_ = admission.founds;
-  if (admission.is_finished) return false;
+  if (admission.is_finished || admission.is_stopped) {
+    leave(/*is_finished=*/false);
+    return admission.is_finished ? Joined::finished : Joined::stopped;
+  }
   if (founds_) {
     if (admission.founds_again && checkpoint::has_last_of_course(checkpoints_)) {
       options.trainer.ckpt_path = "last";
     }
-    return true;
+    return Joined::trains;
   }
   received_.emplace();
   unpack(admission.state, received_->path());
   options.trainer.ckpt_path = received_->path().string();
   log::info("joins the other replicas at step {}", admission.step);
-  return true;
+  return Joined::trains;
 }
 
 std::optional<quorum::Share> QuorumRun::begin_step(
@@ -203,14 +212,19 @@ std::optional<quorum::Share> QuorumRun::begin_step(
   return member_->begin_step(step, state, stops);
 }
 
-bool QuorumRun::must_save() {
-  saves_ = member_->must_save();
+bool QuorumRun::must_save(const std::function<bool()>& stops) {
+  saves_ = member_->must_save(stops);
   return saves_;
 }
 
 void QuorumRun::leave(bool is_finished) {
   member_->leave(is_finished);
   has_left_ = true;
+}
+
+void QuorumRun::abandon() {
+  if (std::exchange(has_left_, true)) return;
+  member_->abandon();
 }
 
 void QuorumRun::require_again() const {
@@ -222,7 +236,7 @@ void QuorumRun::require_again() const {
                .hint = "start another launch, or call fit() of another Trainer in one process"});
 }
 
-bool QuorumRun::writes() const {
+bool QuorumRun::writes() {
   if (saves_) return true;
   return member_->counted().members.empty() ? founds_ : member_->is_lowest();
 }

@@ -48,8 +48,9 @@ class QuorumRun {
   // replicas/i in that folder.
   RunFolder claim(TrainOptions& options);
   // Joins the other replicas, and sets trainer.ckpt_path: to their state if they have begun.
-  // Returns false if the run is finished.
-  bool join(TrainOptions& options);
+  // finished: the run is. stopped: `stops`, as of quorum::Member::begin_step(), returned true.
+  enum class Joined { trains, finished, stopped };
+  Joined join(TrainOptions& options, const std::function<bool()>& stops);
   // Returns this replica's part of the step's global batch. `save` writes a checkpoint of the
   // current state below a folder, and returns it; called if another replica begins with it. Returns
   // nullopt if `stops` returned true first: see quorum::Member::begin_step().
@@ -58,9 +59,11 @@ class QuorumRun {
       const std::function<bool()>& stops);
   // Called after the last step of the run. Returns whether this replica must save the end of it:
   // see quorum::Member::must_save().
-  bool must_save();
+  bool must_save(const std::function<bool()>& stops);
   // Must be called at the end of a run that has not failed. `is_finished`: it was not stopped.
   void leave(bool is_finished);
+  // Must be called after a failure, at once: the others do not wait for this replica then.
+  void abandon();
   bool has_left() const { return has_left_; }
   // Throws Error(train, usage) unless this process may train again after this run: the lighthouse
   // of a launch is for one run.
@@ -70,7 +73,7 @@ class QuorumRun {
   // Whether this replica has its state from no other.
   bool founds() const { return founds_; }
   // Whether this replica writes the checkpoints of the run: that of the lowest rank does.
-  bool writes() const;
+  bool writes();
   // Returns the folder of the checkpoints of all replicas.
   const std::filesystem::path& checkpoints() const { return checkpoints_; }
 
