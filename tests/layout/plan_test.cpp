@@ -267,6 +267,8 @@ TEST(Plan, IsExplained) {
                             .downpour = {.n_fetch = 2, .warm_start_steps = 9}}}),
       HasSubstr("exchange   replicas push gradients every 1 and fetch parameters every 2 "
                 "steps; replica 0 makes 9 steps alone; copies on 2 servers\n"));
+  EXPECT_THAT(explain({.exchange = {.method = ExchangeMethod::fault_tolerant}}),
+              HasSubstr("each step averages the gradients of the replicas that are there\n"));
   EXPECT_THAT(
       explain({.exchange = {.method = ExchangeMethod::summation, .servers = {.count = 2}}}),
       HasSubstr("exchange   each step averages gradients by summation servers, one in each process "

@@ -128,7 +128,7 @@ class FaultTolerantSteps : public testing::Test {
     History history;
     try {
       for (now = admission.step;; ++now) {
-        const auto share = member.begin_step(now, [&] { return own.state(); });
+        const auto share = *member.begin_step(now, [&] { return own.state(); });
         own.module->zero_grad();
         own.module->loss(samples_of(now, {share})).backward();
         exchange.finish_backward();

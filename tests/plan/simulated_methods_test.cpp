@@ -18,7 +18,8 @@ TEST(RunSimulator, RefusesParameterServers) {
   run.stages = {{.passes = {1, 1, 1}}};
   for (const auto& [name, method] : {std::pair("servers", ExchangeMethod::servers),
                                      {"summation", ExchangeMethod::summation},
-                                     {"downpour_sgd", ExchangeMethod::downpour}}) {
+                                     {"downpour_sgd", ExchangeMethod::downpour},
+                                     {"quorum", ExchangeMethod::fault_tolerant}}) {
     run.plan.exchange = {.method = method, .servers = {.consistency = "eventual"}};
     EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                  fmt::format("[plan] exchange.method of a simulation; got {}, expected all_reduce, "

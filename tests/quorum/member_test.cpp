@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <future>
 #include <thread>
 
 #include "tests/quorum/replicas.h"
@@ -70,6 +71,50 @@ TEST_F(Members, TheEndOfTheLighthouseIsNamed) {
   EXPECT_THAT(error_of([&] { member.join(); }), HasSubstr("the lighthouse is lost"));
 }
 
+// The lighthouse hears the heartbeats of a member that hangs.
+TEST_F(Members, AMemberThatHangsIsLostAlone) {
+  auto rules = replica_rules(4);
+  rules.timeout = 0.5;
+  std::promise<void> others_are_done;
+  const auto is_over = others_are_done.get_future().share();
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      Member member(options(rank, rules));
+      member.join();
+      member.begin_step(0, [] { return ""; });
+      const auto one = [](std::span<double> to, bool) { to[0] = 1; };
+      if (rank == 0) {
+        is_over.wait();
+        EXPECT_THAT(error_of([&] { member.sum<double>(1, one); }),
+                    HasSubstr("did not begin its sum of step 0 within 0.5 s"));
+        return;
+      }
+      EXPECT_EQ(member.sum<double>(1, one)[0], 3);
+      member.begin_step(1, [] { return ""; });
+      EXPECT_EQ(member.sum<double>(1, one)[0], 3);
+      if (rank == 1) others_are_done.set_value();
+    });
+  }
+}
+
+TEST_F(Members, AMemberIsAskedWhetherToStopWhileItWaits) {
+  auto rules = replica_rules(2);
+  rules.min_replicas = 2;
+  Member first(options(0, rules));
+  std::jthread joining([&] {
+    Member second(options(1, rules));
+    second.join();
+  });
+  const auto nothing = [] { return ""; };
+  first.join();
+  first.begin_step(0, nothing);
+  joining.join();
+  EXPECT_EQ(first.sum<double>(1, [](std::span<double> to, bool) { to[0] = 1; })[0], 1);
+  int asked = 0;
+  EXPECT_EQ(first.begin_step(1, nothing, [&] { return ++asked == 3; }), std::nullopt);
+}
+
 TEST_F(Members, ADonorGivesItsStateWhileItGoesOn) {
   const auto nothing = [](std::span<double> to, bool) { to[0] = 1; };
   Member first(options(0, replica_rules(1)));
@@ -95,7 +140,7 @@ TEST_F(Members, ADonorGivesItsStateWhileItGoesOn) {
   joining.join();
   EXPECT_EQ(admission->step, step);
   EXPECT_EQ(admission->state, state);
-  EXPECT_EQ(second->begin_step(step, [] { return ""; }),
+  EXPECT_EQ(second->begin_step(step, [] { return ""; }).value(),
             (Share{kReplicaBatch / 2, kReplicaBatch / 2}));
   std::jthread summing([&] { EXPECT_EQ(second->sum<double>(1, nothing)[0], 2); });
   EXPECT_EQ(first.sum<double>(1, nothing)[0], 2);

@@ -77,7 +77,7 @@ inline void train(Member& member, const std::function<void(int64_t step)>& befor
   std::memcpy(w.data(), admission.state.data(), admission.state.size());
   for (int64_t step = admission.step;; ++step) {
     before(step);
-    const auto share = member.begin_step(step, [&] {
+    const auto share = *member.begin_step(step, [&] {
       return std::string(reinterpret_cast<const char*>(w.data()), w.size() * sizeof(double));
     });
     State own(kSize, 0.0);

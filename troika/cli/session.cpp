@@ -17,11 +17,13 @@
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cluster/launch/launcher.h"
+#include "troika/comm/local/local.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/servers/launched_world.h"
 #include "troika/train/engine/served_exchange.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/quorum_run.h"
 #include "troika/train/run/run_folder.h"
 #include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
@@ -50,6 +52,7 @@ int launch_self(train::TrainOptions& options, const config::Table& table, const 
   cluster::LaunchOptions launch;
   launch.processes =
       static_cast<int>(std::min<int64_t>(options.trainer.devices, std::numeric_limits<int>::max()));
+  launch.fault_tolerant = name == "train" && train::trains_in_quorum(options);
   launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), name,
                     std::filesystem::absolute(config).string()};
   launch.command.insert(launch.command.end(), more.begin(), more.end());
@@ -148,6 +151,7 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
     train::serve_parameters(options, role);
     return 0;
   }
+  if (name != "train") train::require_no_lighthouse("troika " + name);
   const auto environment = cluster::discover();
   // Comes before the logs of this command create a folder within the run's folder.
   if (judges && environment.rank == 0) {
@@ -168,10 +172,12 @@ int run_configured(const std::string& name, const ConfigArguments& arguments,
   return work(options, environment);
 }
 
-comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment) {
+comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment,
+                 bool is_alone) {
   set_threads(options, environment);
   if (environment.world_size > 1) log::set_prefix(fmt::format("rank {}", environment.rank));
-  return comm::world(environment, train::world_options(options));
+  const auto world = train::world_options(options);
+  return is_alone ? comm::local::alone(world.group) : comm::world(environment, world);
 }
 
 void check_memory(const train::TrainOptions& options) {

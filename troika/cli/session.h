@@ -51,8 +51,10 @@ std::string ckpt_to_judge(const train::TrainOptions& options);
 // trainer.memory_check is off.
 void check_memory(const train::TrainOptions& options);
 
-// Sets the number of threads of this process and connects it to the other processes; blocks.
-comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment);
+// Sets the number of threads of this process and connects it to the other processes; blocks. With
+// `is_alone`, returns a group of this process alone.
+comm::Group join(const train::TrainOptions& options, const cluster::Environment& environment,
+                 bool is_alone = false);
 // Copies the log of this process into the run's folder from now on, for the subcommand `name`.
 void open_log(const std::string& name, const train::TrainOptions& options,
               const cluster::Environment& environment, const comm::Group& group);

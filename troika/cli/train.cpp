@@ -19,6 +19,7 @@
 #include "troika/train/memory/memory_check.h"
 #include "troika/train/profile/automatic_plan.h"
 #include "troika/train/profile/plan_report.h"
+#include "troika/train/run/quorum_run.h"
 #include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning.h"
@@ -47,8 +48,11 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   require_elastic_batch(options, environment);
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue(),
                                                                     /*has_state=*/false);
-  const auto group = join(options, environment);
-  auto folder = train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);
+  const auto quorum = train::make_quorum_run(options, environment);
+  const auto group = join(options, environment, /*is_alone=*/quorum != nullptr);
+  auto folder = quorum
+                    ? quorum->claim(options)
+                    : train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);
   open_log("train", options, environment, group);
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
@@ -62,6 +66,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   torch::manual_seed(static_cast<uint64_t>(options.run.seed));
   const auto task = train::make_task_to_fit(options);
   train::Trainer trainer(options, group, std::move(folder));
+  trainer.take_part(quorum);
   trainer.expect_memory(memory);
   trainer.stop_on_signals(signals);
   signals->begin_saving();

@@ -19,13 +19,14 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ExchangeMethod>, 6> kMethods{
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 7> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
      {"summation", ExchangeMethod::summation},
      {"zero", ExchangeMethod::zero},
      {"local_steps", ExchangeMethod::local_steps},
      {"servers", ExchangeMethod::servers},
-     {"downpour_sgd", ExchangeMethod::downpour}}};
+     {"downpour_sgd", ExchangeMethod::downpour},
+     {"quorum", ExchangeMethod::fault_tolerant}}};
 
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
@@ -62,7 +63,7 @@ void add_exchange(config::Table& table, Written& written) {
       "summation: the same, by summation servers; zero: the same, and memory is sharded; "
       "local_steps: parameters are averaged every few steps; "
       "servers: parameter servers step the parameters; downpour_sgd: the same, by replicas that "
-      "do not wait for each other",
+      "do not wait for each other; quorum: as all_reduce, by replicas that may be lost",
       config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
             "size of a bucket of gradients, in bytes", config::at_least(int64_t{0}));

@@ -35,7 +35,8 @@ enum class ExchangeMethod {
   zero,         // as all_reduce, with states, gradients and parameters sharded
   local_steps,  // ranks step independently; parameters are averaged from time to time
   servers,      // parameter servers step the parameters with the ranks' gradients; ranks pull them
-  downpour      // as servers, by replicas that never wait for each other between cuts
+  downpour,     // as servers, by replicas that never wait for each other between cuts
+  fault_tolerant  // as all_reduce, by replicas that are in runs of their own and may be lost
 };
 
 // For ExchangeMethod::servers and downpour (docs/parameter-server.md).

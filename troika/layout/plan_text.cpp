@@ -59,6 +59,8 @@ std::string exchange_text(const Plan& plan) {
       if (servers.replicas > 0) text += fmt::format("; copies on {} servers", servers.replicas);
       return text;
     }
+    case ExchangeMethod::fault_tolerant:
+      return "each step averages the gradients of the replicas that are there";
     case ExchangeMethod::local_steps:
       break;
   }

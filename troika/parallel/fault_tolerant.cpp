@@ -62,7 +62,8 @@ void FaultTolerant::average() {
                 {.what = "this replica's gradient of " + parameter.name + " is not finite",
                  .got = "inf or nan",
                  .expected = "numbers",
-                 .hint = "the other replicas go on without its share of the step"});
+                 .hint = "the other replicas go on without its share of the step; "
+                         "trainer.terminate_on_nan=false trains on"});
   }
   for (const auto& buffer : buffers_) size += static_cast<size_t>(buffer.numel());
   const auto view = [](Number* at, const at::Tensor& like) {

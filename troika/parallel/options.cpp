@@ -14,6 +14,8 @@ using config::one_of;
 
 namespace {
 
+constexpr double kWeekSeconds = 7 * 24 * 3600;
+
 config::Rule axis_size() {
   return {"an integer >= 1, or -1 for the rest of the ranks", [](const config::Value& value) {
             const auto size = std::get<int64_t>(value);
@@ -152,6 +154,19 @@ void add_options(config::Table& table, DownpourSection& options) {
   table.add("downpour.warm_start_steps", &options.warm_start_steps,
             "downpour: number of steps that replica 0 makes before the others begin",
             count_from(0));
+}
+
+void add_options(config::Table& table, FtDdpSection& options) {
+  table.add("ft_ddp.min_replicas", &options.min_replicas,
+            "ft_ddp: the least number of replicas that begin a step; with fewer, the others wait",
+            count_from(1));
+  table.add("ft_ddp.join_timeout_seconds", &options.join_timeout_seconds,
+            "ft_ddp: how long replicas wait for others, at the start for all that were launched, "
+            "later for ft_ddp.min_replicas",
+            config::between(0.0, kWeekSeconds));
+  table.add("ft_ddp.heartbeat_timeout_seconds", &options.heartbeat_timeout_seconds,
+            "ft_ddp: a replica that is silent for this number of seconds is lost",
+            above_to(0.0, kWeekSeconds));
 }
 
 void add_options(config::Table& table, MeshOptions& options) {

@@ -98,6 +98,13 @@ struct BytePsSection {
   std::string links = {};
 };
 
+// Section [ft_ddp], of strategy ft_ddp. The names are TorchFT's.
+struct FtDdpSection {
+  int64_t min_replicas = 1;
+  double join_timeout_seconds = 60;
+  double heartbeat_timeout_seconds = 5;
+};
+
 // Binds the options to their keys. `options` must outlive the table.
 void add_options(config::Table& table, DdpOptions& options);
 void add_options(config::Table& table, HorovodOptions& options);
@@ -107,6 +114,7 @@ void add_options(config::Table& table, DiLoCoOptions& options);
 void add_options(config::Table& table, ServerSection& options);
 void add_options(config::Table& table, DownpourSection& options);
 void add_options(config::Table& table, BytePsSection& options);
+void add_options(config::Table& table, FtDdpSection& options);
 void add_options(config::Table& table, MeshOptions& options);
 void add_options(config::Table& table, PipelineSection& options);
 

@@ -31,14 +31,18 @@ void Lighthouse::take(const std::string& name, const Report& report, net::Durati
         if (member.name == name) member.donor.clear();
       }
       return;
+    case Report::Kind::summing:
+      if (!quorum_ || is_pending_ || report.id != quorum_->id) return;
+      attempt_.summing.insert(name);
+      if (!attempt_.sum_end) attempt_.sum_end = now + seconds(rules_->timeout);
+      return;
     case Report::Kind::vote:
       return vote(name, report, now);
+    case Report::Kind::done:
+      done_.insert(name);
+      return choose_saver();
     case Report::Kind::leave:
-      if (report.ok && !std::exchange(is_finished_, true) && quorum_ && !is_pending_) {
-        // The quorum of a step that nobody makes, because the run ends before it.
-        if (votes_.empty()) totals_.begun -= rules_->global_batch;
-      }
-      return remove(name, now);
+      return report.ok ? finish(name) : remove(name, now);
     default:
       return;
   }
@@ -61,7 +65,7 @@ void Lighthouse::name_run(const std::string& name, const std::string& text) {
 }
 
 void Lighthouse::join(const std::string& name, const Report& report, net::Duration now) {
-  if (is_finished_ && known_.empty()) {
+  if (is_finished_) {
     news_.emplace_back(name, News{.kind = News::Kind::finished});
     return;
   }
@@ -86,7 +90,10 @@ void Lighthouse::join(const std::string& name, const Report& report, net::Durati
   if (earlier != known_.end()) {
     refuse(std::string(earlier->first), "a later process has the same rank", now);
   }
-  known_[name] = {.rank = report.rank, .addresses = report.addresses, .heard = now};
+  known_[name] = {.rank = report.rank,
+                  .process_group = report.process_group,
+                  .addresses = report.addresses,
+                  .heard = now};
   if (!quorum_) {
     if (founder_.empty()) found(now);
   } else if (is_pending_) {
@@ -128,8 +135,7 @@ void Lighthouse::begin(int64_t step, net::Duration now) {
   }
   quorum_->step = step;
   quorum_->totals = totals_;
-  votes_.clear();
-  vote_end_.reset();
+  attempt_ = {};
   refusals_ = 0;
   if (static_cast<int>(ranks.size()) < rules_->min_replicas) {
     is_pending_ = true;
@@ -158,8 +164,7 @@ void Lighthouse::begin(int64_t step, net::Duration now) {
 
 void Lighthouse::send_quorum() {
   quorum_->id = ++last_id_;
-  votes_.clear();
-  vote_end_.reset();
+  attempt_ = {};
   for (const auto& member : quorum_->members) {
     news_.emplace_back(member.name, News{.kind = News::Kind::quorum, .quorum = *quorum_});
   }
@@ -177,9 +182,10 @@ void Lighthouse::vote(const std::string& name, const Report& report, net::Durati
                     "was that of replica {}: {}",
                     quorum_->step, refusals_, known_.at(name).rank, report.text));
   }
-  votes_.insert(name);
-  if (!vote_end_) vote_end_ = now + seconds(rules_->timeout);
-  if (votes_.size() < quorum_->members.size()) return;
+  auto& [summing, votes, sum_end, vote_end] = attempt_;
+  votes.insert(name);
+  if (!vote_end) vote_end = now + seconds(rules_->timeout);
+  if (votes.size() < quorum_->members.size()) return;
   totals_.counted += quorum_->samples();
   begin(quorum_->step + 1, now);
 }
@@ -198,10 +204,12 @@ void Lighthouse::lose(const std::string& name, net::Duration now) {
 
 void Lighthouse::remove(const std::string& name, net::Duration now) {
   known_.erase(name);
+  done_.erase(name);
   if (name == founder_) {
     founder_.clear();
     return found(now);
   }
+  if (!quorum_ && known_.empty()) wait_end_.reset();
   if (!quorum_ || !quorum_->find(name)) return;
   // Members that wait for its state get another donor with the next step.
   std::erase_if(quorum_->members, [&](const QuorumMember& member) {
@@ -212,21 +220,44 @@ void Lighthouse::remove(const std::string& name, net::Duration now) {
     quorum_.reset();
     is_pending_ = false;
     wait_end_.reset();
-    votes_.clear();
-    vote_end_.reset();
-    if (!is_finished_) return found(now);
-    for (const auto& [other, known] : known_) {
-      news_.emplace_back(other, News{.kind = News::Kind::finished});
-    }
-    known_.clear();
+    attempt_ = {};
+    done_.clear();
+    return found(now);
+  }
+  if (is_pending_) {
+    tell_waiting();
+  } else {
+    refusals_ = 0;
+    send_quorum();
+  }
+  choose_saver();
+}
+
+void Lighthouse::finish(const std::string& name) {
+  // The quorum of a step that nobody makes, because the run ends before it.
+  if (quorum_ && !is_pending_ && attempt_.votes.empty()) totals_.begun -= rules_->global_batch;
+  is_finished_ = true;
+  for (const auto& [other, known] : known_) {
+    if (other != name) news_.emplace_back(other, News{.kind = News::Kind::finished});
+  }
+  forget_all();
+}
+
+void Lighthouse::choose_saver() {
+  if (!quorum_) {
+    if (done_.contains(founder_)) news_.emplace_back(founder_, News{.kind = News::Kind::save});
     return;
   }
-  if (is_pending_) return tell_waiting();
-  refusals_ = 0;
-  send_quorum();
+  const auto saver = std::ranges::find_if(
+      quorum_->members, [&](const auto& member) { return is_up_to_date(member); });
+  if (saver == quorum_->members.end() || !done_.contains(saver->name)) return;
+  news_.emplace_back(saver->name, News{.kind = News::Kind::save});
 }
 
 void Lighthouse::refuse(const std::string& name, const std::string& why, net::Duration now) {
+  if (const auto found = known_.find(name); found != known_.end()) {
+    refused_.push_back(found->second.process_group);
+  }
   news_.emplace_back(name, News{.kind = News::Kind::refused, .text = why});
   lose(name, now);
 }
@@ -234,46 +265,65 @@ void Lighthouse::refuse(const std::string& name, const std::string& why, net::Du
 void Lighthouse::refuse_all(const std::string& why) {
   for (const auto& [name, known] : known_) {
     news_.emplace_back(name, News{.kind = News::Kind::refused, .text = why});
+    refused_.push_back(known.process_group);
   }
+  forget_all();
+}
+
+void Lighthouse::forget_all() {
   known_.clear();
+  done_.clear();
   founder_.clear();
   quorum_.reset();
   is_pending_ = false;
   wait_end_.reset();
-  vote_end_.reset();
+  attempt_ = {};
 }
 
 void Lighthouse::tick(net::Duration now) {
   if (!rules_) return;
   const auto limit = seconds(rules_->heartbeat_timeout);
-  std::vector<std::string> silent, late;
+  std::vector<std::string> silent;
   for (const auto& [name, known] : known_) {
     if (now - known.heard > limit) silent.push_back(name);
   }
   for (const auto& name : silent) {
     refuse(name, fmt::format("it was silent for more than {} s", rules_->heartbeat_timeout), now);
   }
-  if (vote_end_ && now >= *vote_end_) {
-    for (const auto& member : quorum_->members) {
-      if (!votes_.contains(member.name)) late.push_back(member.name);
-    }
-    const int64_t step = quorum_->step;
-    for (const auto& name : late) {
-      refuse(name,
-             fmt::format("it did not finish step {} within {} s of the first replica that did",
-                         step, rules_->timeout),
-             now);
-    }
+  if (attempt_.sum_end && now >= *attempt_.sum_end) {
+    refuse_late(attempt_.summing, "begin its sum of", now);
   }
+  if (attempt_.vote_end && now >= *attempt_.vote_end) refuse_late(attempt_.votes, "finish", now);
   if (!wait_end_ || now < *wait_end_) return;
+  // Members that have made the last step need no others.
+  if (is_pending_ && !done_.empty()) return;
   if (is_pending_) return refuse_all(waiting_text() + ", and none joined in time");
   if (!quorum_ && founder_.empty()) found(now);
+}
+
+void Lighthouse::refuse_late(const std::set<std::string>& has, const std::string& what,
+                             net::Duration now) {
+  std::vector<std::string> late;
+  for (const auto& member : quorum_->members) {
+    if (!has.contains(member.name)) late.push_back(member.name);
+  }
+  // Each refusal may form another quorum.
+  const int64_t step = quorum_->step;
+  if (late.empty()) attempt_.sum_end.reset();
+  for (const auto& name : late) {
+    refuse(name,
+           fmt::format("it did not {} step {} within {} s of the first replica that did", what,
+                       step, rules_->timeout),
+           now);
+  }
 }
 
 void Lighthouse::excuse(net::Duration gap) {
   for (auto& [name, known] : known_) known.heard += gap;
   if (wait_end_) *wait_end_ += gap;
-  if (vote_end_) *vote_end_ += gap;
+  for (auto* end : {&attempt_.sum_end, &attempt_.vote_end}) {
+    if (*end) **end += gap;
+  }
 }
 
 std::string Lighthouse::waiting_text() const {

@@ -25,6 +25,9 @@ namespace troika::quorum {
 // A run begins when Rules::replicas have joined, or after the join timeout with min_replicas. The
 // member of the lowest rank founds it from a state of its own, and the others get that state. If
 // all members are lost, those that joined meanwhile found the run again.
+//
+// At the end of the run, the member of the lowest rank saves the final state while the others wait.
+// If it is lost, the next one saves.
 class Lighthouse {
  public:
   // Takes a member's report. Reports of unknown members are ignored, except `join`.
@@ -39,10 +42,13 @@ class Lighthouse {
   // Returns the messages to send since the last call, in order, each with its receiver.
   std::vector<std::pair<std::string, News>> take_news() { return std::exchange(news_, {}); }
   const Totals& totals() const { return totals_; }
+  // The process groups of members that lost their place since the last call, and may still run.
+  std::vector<int64_t> take_refused() { return std::exchange(refused_, {}); }
 
  private:
   struct Known {
     int rank = 0;
+    int64_t process_group = 0;
     std::vector<net::Address> addresses;
     net::Duration heard{};
   };
@@ -57,6 +63,13 @@ class Lighthouse {
   void found(net::Duration now);
   // Forms the first quorum of a step, with all that wait, unless too few are there.
   void begin(int64_t step, net::Duration now);
+  // Refuses the members without `has` at the end of the time for it.
+  void refuse_late(const std::set<std::string>& has, const std::string& what, net::Duration now);
+  // A member has saved the final state and left.
+  void finish(const std::string& name);
+  void forget_all();
+  // Tells the member of the lowest rank to save if it has made the last step.
+  void choose_saver();
   // Sends the quorum to its members, under a new id.
   void send_quorum();
   std::string waiting_text() const;
@@ -74,13 +87,19 @@ class Lighthouse {
   std::string founder_;           // until it is ready
   std::optional<Quorum> quorum_;  // of the current step
   bool is_pending_ = false;       // quorum_ has the survivors of a step that waits for replicas
-  std::set<std::string> votes_;   // for the current quorum
-  int refusals_ = 0;              // of quorums with the same members, one after another
+  // Of the current quorum: members that have begun their sum, and that voted for the step, and when
+  // the others are late.
+  struct {
+    std::set<std::string> summing, votes;
+    std::optional<net::Duration> sum_end, vote_end;
+  } attempt_;
+  int refusals_ = 0;                       // of quorums with the same members, one after another
   std::optional<net::Duration> wait_end_;  // for replicas
-  std::optional<net::Duration> vote_end_;
+  std::set<std::string> done_;             // members that have made the last step
   bool is_finished_ = false;
   int64_t last_id_ = 0;
   Totals totals_;
+  std::vector<int64_t> refused_;
   std::vector<std::pair<std::string, News>> news_;
 };
 

@@ -44,6 +44,12 @@ Totals LighthouseServer::totals() {
   return result;
 }
 
+std::vector<int64_t> LighthouseServer::take_refused() {
+  std::vector<int64_t> result;
+  net::act_on(endpoint_, [&] { result = lighthouse_.take_refused(); });
+  return result;
+}
+
 void LighthouseServer::take(const std::string& peer, const std::string& text) {
   try {
     lighthouse_.take(peer, report_from_json(text), endpoint_.now());
@@ -66,6 +72,8 @@ void LighthouseServer::tick() {
 
 void LighthouseServer::send_news() {
   for (const auto& [name, news] : lighthouse_.take_news()) {
+    if (news.kind == News::Kind::refused)
+      log::warn("[quorum] {} has no place: {}", name, news.text);
     net::send_owned(endpoint_, name, kFromLighthouse,
                     std::make_shared<const std::string>(to_json(news)));
   }

@@ -23,6 +23,9 @@ class LighthouseServer {
   int port() const { return endpoint_.addresses().front().port; }
   // Any thread may call it.
   Totals totals();
+  // The process groups of members that lost their place since the last call, and may still run. Any
+  // thread may call it.
+  std::vector<int64_t> take_refused();
 
  private:
   void take(const std::string& peer, const std::string& text);

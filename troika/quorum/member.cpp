@@ -1,6 +1,7 @@
 #include "troika/quorum/member.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,9 +21,6 @@ namespace {
 
 // As TorchFT's; more often if the heartbeat timeout is short.
 constexpr net::Duration kHeartbeat = std::chrono::milliseconds(100);
-// One attempt to connect to a member, which may be lost.
-constexpr Milliseconds kAttempt{200};
-constexpr net::Duration kForever = std::chrono::hours(24 * 365);
 constexpr net::Duration kTimeToPart = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -84,7 +82,10 @@ void Member::take(const News& news) {
       refusal_ = news.text;
       return;
     case News::Kind::finished:
-      is_finished_ = true;
+      ending_ = Ending::finished;
+      return;
+    case News::Kind::save:
+      ending_ = Ending::saves;
       return;
     case News::Kind::waiting:
       if (news.text != news_.text) log::info("[quorum] waits for replicas: {}", news.text);
@@ -152,9 +153,10 @@ Share Member::share() {
   return own->share;
 }
 
-Admission Member::join() {
+Admission Member::join(const std::function<bool()>& stops) {
   report({.kind = Report::Kind::join,
           .rank = options_.rank,
+          .process_group = ::getpgrp(),
           .addresses = addresses_of(endpoint_, options_.lighthouse),
           .rules = options_.rules});
   int64_t tried = 0;
@@ -163,8 +165,16 @@ Admission Member::join() {
       const auto* own = news_.quorum.find(endpoint_.name());
       return own != nullptr && news_.quorum.id > tried;
     };
-    wait([&] { return founds_ != Founding::none || is_finished_ || has_place(); }, "joining");
-    if (is_finished_) return {.is_finished = true};
+    const auto has_ended = [&] { return ending_ == Ending::finished; };
+    bool is_stopped = false;
+    wait(
+        [&] {
+          is_stopped = stops();
+          return is_stopped || founds_ != Founding::none || has_ended() || has_place();
+        },
+        "joining");
+    if (is_stopped) return {.is_stopped = true};
+    if (has_ended()) return {.is_finished = true};
     if (founds_ != Founding::none) {
       return {.founds = true, .founds_again = founds_ == Founding::again};
     }
@@ -173,7 +183,7 @@ Admission Member::join() {
     const auto* own = quorum.find(endpoint_.name());
     const auto* donor = own ? quorum.find(own->donor) : nullptr;
     if (donor == nullptr) continue;
-    if (auto state = heal(quorum, *donor)) {
+    if (auto state = heal(quorum, *donor, stops)) {
       report({.kind = Report::Kind::healed, .step = quorum.step});
       healed_ = quorum.step;
       return {.step = quorum.step, .state = std::move(*state)};
@@ -181,61 +191,22 @@ Admission Member::join() {
   }
 }
 
-std::optional<std::string> Member::heal(const Quorum& quorum, const QuorumMember& donor) {
-  const auto stops = [&] {
-    const auto* own = news_.quorum.find(endpoint_.name());
-    return founds_ != Founding::none || is_finished_ || news_.quorum.step != quorum.step ||
-           own == nullptr || own->donor != donor.name;
-  };
-  if (!connect(donor, /*dials=*/true, stops, seconds(options_.rules.timeout))) return std::nullopt;
-  auto request = std::make_shared<std::string>(sizeof(int64_t), '\0');
-  net::put<int64_t>(request->data(), quorum.step);
-  net::send_owned(endpoint_, donor.name, kHealRequests, request);
-  const auto channel = kHealing + static_cast<net::Channel>(quorum.step);
-  const auto receive = [&](std::span<char> to) {
-    bool is_over = false, is_there = false;
-    const auto ticket = endpoint_.receive(donor.name, channel, to, [&](const net::Result& result) {
-      is_over = true;
-      is_there = result.outcome == net::Outcome::done && result.bytes == to.size();
-    });
-    endpoint_.run_until([&] { return is_over || stops() || has_lost_ || !refusal_.empty(); },
-                        seconds(options_.rules.timeout));
-    endpoint_.cancel(ticket, net::Outcome::cancelled);
-    throw_problem();
-    return is_there;
-  };
-  std::string size(sizeof(uint64_t), '\0');
-  if (!receive(size)) return std::nullopt;
-  std::string state(net::take<uint64_t>(size.data()), '\0');
-  if (!state.empty() && !receive(state)) return std::nullopt;
-  return state;
-}
-
-void Member::give_state(const std::string& peer, int64_t step) {
-  if (step < news_.quorum.step) return;  // the patient gets another donor
-  if (step > news_.quorum.step || !state_) {
-    patients_.insert(peer);
-    return;
-  }
-  const auto channel = kHealing + static_cast<net::Channel>(step);
-  auto size = std::make_shared<std::string>(sizeof(uint64_t), '\0');
-  net::put<uint64_t>(size->data(), state_->size());
-  net::send_owned(endpoint_, peer, channel, size);
-  if (!state_->empty()) net::send_owned(endpoint_, peer, channel, state_, net::Priority::bulk);
-}
-
-Share Member::begin_step(int64_t step, const std::function<std::string()>& state) {
-  bool is_ready = false;
+std::optional<Share> Member::begin_step(int64_t step, const std::function<std::string()>& state,
+                                        const std::function<bool()>& stops) {
+  bool is_ready = false, is_stopped = false;
   net::act_on(endpoint_,
               [&] { is_ready = std::exchange(founds_, Founding::none) != Founding::none; });
   if (is_ready) report({.kind = Report::Kind::ready, .step = step});
   wait(
       [&] {
         const auto& quorum = news_.quorum;
-        return founds_ != Founding::none ||
+        is_stopped = stops();
+        return is_stopped || founds_ != Founding::none || ending_ == Ending::finished ||
                (quorum.step >= step && quorum.find(endpoint_.name()) != nullptr);
       },
       "waiting for a quorum");
+  if (is_stopped) return std::nullopt;
+  require_unfinished(step);
   const auto quorum = current();
   const auto* own = quorum.find(endpoint_.name());
   const bool has_state = own != nullptr && (own->donor.empty() || healed_ == step);
@@ -252,6 +223,16 @@ Share Member::begin_step(int64_t step, const std::function<std::string()>& state
   return own->share;
 }
 
+void Member::require_unfinished(int64_t step) {
+  bool is_finished = false;
+  net::act_on(endpoint_, [&] { is_finished = ending_ == Ending::finished; });
+  if (!is_finished) return;
+  throw Error("quorum", ErrorKind::peer,
+              {.what = fmt::format("replica {} begins or makes step {}", options_.rank, step),
+               .got = "another replica that has finished the run",
+               .expected = "the same last step on all replicas"});
+}
+
 // A donor that is lost before the lighthouse knows that its patient has healed takes the patient's
 // place along.
 void Member::lose_place(int64_t step) const {
@@ -260,27 +241,6 @@ void Member::lose_place(int64_t step) const {
                .got = "the loss of the replica that gave it its state",
                .expected = "a place in each step",
                .hint = "a new process in its place joins the others, if they go on"});
-}
-
-bool Member::connect(const QuorumMember& peer, bool dials, const std::function<bool()>& stops,
-                     net::Duration at_most) {
-  const auto end = endpoint_.now() + at_most;
-  const auto is_over = [&] {
-    return peers_.contains(peer.name) || stops() || has_lost_ || !refusal_.empty();
-  };
-  for (;;) {
-    const auto left = end - endpoint_.now();
-    const auto slice = dials ? net::Duration(0) : left;
-    const bool has_ended = endpoint_.run_until(is_over, slice);
-    bool is_up = false;
-    net::act_on(endpoint_, [&] { is_up = peers_.contains(peer.name); });
-    if (has_ended || left <= net::Duration(0)) return is_up;
-    try {
-      endpoint_.connect(peer.name, peer.addresses, Deadline::after(kAttempt));
-    } catch (const Error& problem) {
-      if (problem.kind() != ErrorKind::timeout) throw;
-    }
-  }
 }
 
 void Member::drop(int64_t id) {
@@ -300,7 +260,9 @@ bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> 
   const auto at = static_cast<size_t>(quorum.find(endpoint_.name()) - quorum.members.data());
   if (size == 1) return true;
   const size_t right = (at + 1) % size, left = (at + size - 1) % size;
-  const auto patience = seconds(options_.rules.timeout);
+  // The lighthouse refuses members that do not come within the time-out; then the sum may take as
+  // long.
+  const auto patience = seconds(2 * options_.rules.timeout);
   for (const size_t other : {right, left}) {
     const auto& peer = quorum.members[other];
     if (connect(peer, /*dials=*/at < other, stops, patience)) continue;
@@ -342,6 +304,7 @@ std::vector<Number> Member::sum(size_t size,
     const auto values = std::make_shared<std::vector<Number>>(size);
     fill(*values, own == quorum.members.data());
     std::string problem;
+    report({.kind = Report::Kind::summing, .id = quorum.id});
     const bool is_done = try_sum<Number>(quorum, values, problem);
     if (is_done || !problem.empty()) {
       tell(Phase::before_vote);
@@ -350,11 +313,14 @@ std::vector<Number> Member::sum(size_t size,
     }
     wait(
         [&] {
-          return founds_ != Founding::none || news_.quorum.id != quorum.id ||
-                 news_.quorum.step != quorum.step;
+          return founds_ != Founding::none || ending_ == Ending::finished ||
+                 news_.quorum.id != quorum.id || news_.quorum.step != quorum.step;
         },
         "a vote");
-    if (!founds() && current().step == quorum.step) continue;
+    if (!founds() && current().step == quorum.step) {
+      require_unfinished(quorum.step);
+      continue;
+    }
     // The others committed the step without this member's sum, or are all lost.
     if (!is_done || founds()) lose_place(quorum.step);
     counted_ = quorum;
@@ -369,18 +335,39 @@ template std::vector<float> Member::sum<float>(size_t,
 template std::vector<double> Member::sum<double>(
     size_t, const std::function<void(std::span<double>, bool)>&);
 
-bool Member::is_lowest() const {
-  return !counted_.members.empty() && counted_.members.front().name == endpoint_.name();
+bool Member::is_lowest() {
+  const auto quorum = current();
+  const auto& members = quorum.members.empty() ? counted_.members : quorum.members;
+  for (const auto& member : members) {
+    if (member.donor.empty() || quorum.members.empty()) return member.name == endpoint_.name();
+  }
+  return false;
 }
 
 Totals Member::totals() {
   return current().totals;
 }
 
-void Member::leave(bool is_finished) {
-  report({.kind = Report::Kind::leave, .ok = is_finished});
+bool Member::must_save(const std::function<bool()>& stops) {
+  report({.kind = Report::Kind::done});
+  Ending ending = Ending::none;
+  wait(
+      [&] {
+        ending = ending_;
+        return ending != Ending::none || stops();
+      },
+      "the run");
+  return ending == Ending::saves;
+}
+
+void Member::abandon() {
   net::act_on(endpoint_, [this] { endpoint_.listen_to_peers({}); });
   endpoint_.part(kLighthouse, kTimeToPart);
+}
+
+void Member::leave(bool is_finished) {
+  report({.kind = Report::Kind::leave, .ok = is_finished});
+  abandon();
 }
 
 }  // namespace troika::quorum

@@ -32,6 +32,7 @@ struct Admission {
   bool founds = false;        // from a state of its own
   bool founds_again = false;  // all replicas that trained are lost
   bool is_finished = false;   // the run has ended
+  bool is_stopped = false;    // `stops` returned true
   int64_t step = 0;           // of the donor's state
   std::string state = {};     // the donor's
 };
@@ -59,28 +60,39 @@ class Member {
   // Returns the name of the run, which is not empty. The first member that asks chooses it by
   // `choose`; the others wait for it.
   std::string name_run(const std::function<std::string()>& choose);
-  // Joins the run. Returns when this member founds it or has a donor's state.
-  Admission join();
+  // Joins the run. Returns when this member founds it or has a donor's state. `stops`: as of
+  // begin_step().
+  Admission join(const std::function<bool()>& stops = [] { return false; });
   // Waits for the quorum of the step, which must follow the last committed one. Calls `state`,
   // which returns the state at the beginning of the step, if a new member gets it from this one;
-  // sends it while this member goes on.
-  Share begin_step(int64_t step, const std::function<std::string()>& state);
+  // sends it while this member goes on. Returns nullopt if `stops`, which is called about ten times
+  // a second under the rules for callbacks, returned true first.
+  std::optional<Share> begin_step(
+      int64_t step, const std::function<std::string()>& state,
+      const std::function<bool()>& stops = [] { return false; });
   // Sums numbers over the members, and commits the step. `fill` writes this member's numbers;
   // `is_first` is true on exactly one of the members. It is called again after other members were
   // lost. Returns the sum over the members of counted(), the same bits on all.
   template <typename Number>
   std::vector<Number> sum(size_t size,
                           const std::function<void(std::span<Number>, bool is_first)>& fill);
-  // Whether this member is the one of the lowest rank.
-  bool is_lowest() const;
+  // Whether this member is the one of the lowest rank that has the state, in the current quorum or,
+  // while replicas are missing, in that of the last sum().
+  bool is_lowest();
   // The quorum that the last sum() was over.
   const Quorum& counted() const { return counted_; }
   // This member's part of the current step.
   Share share();
   // Before the current step.
   Totals totals();
-  // Leaves before the next step. `is_finished`: because the run is.
+  // Called after the last step of the run. Blocks until this member must save the final state,
+  // because all of lower ranks are lost, and returns true; or until one has saved it and left.
+  // False, too, if `stops`, as of begin_step(), returned true first.
+  bool must_save(const std::function<bool()>& stops = [] { return false; });
+  // Leaves before the next step. `is_finished`: because the run is, and its final state is saved.
   void leave(bool is_finished);
+  // Ends the membership after a failure, as the end of the process would.
+  void abandon();
 
  private:
   void beat();
@@ -93,11 +105,14 @@ class Member {
   bool connect(const QuorumMember& peer, bool dials, const std::function<bool()>& stops,
                net::Duration at_most);
   // Returns the state of the step from the donor; nullopt if another quorum is there first.
-  std::optional<std::string> heal(const Quorum& quorum, const QuorumMember& donor);
+  std::optional<std::string> heal(const Quorum& quorum, const QuorumMember& donor,
+                                  const std::function<bool()>& is_stopped);
   void give_state(const std::string& peer, int64_t step);
   template <typename Number>
   bool try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
                std::string& problem);
+  // Throws Error(peer) if another replica has finished the run.
+  void require_unfinished(int64_t step);
   // Throws Error(peer).
   [[noreturn]] void lose_place(int64_t step) const;
   // Has messages for the sum over a quorum dropped until a step is committed.
@@ -107,13 +122,15 @@ class Member {
 
   // Whether the lighthouse has told this member to found the run; again: after a loss of all.
   enum class Founding { none, first, again };
+  // saves: this member saves the final state. finished: the run has ended.
+  enum class Ending { none, saves, finished };
 
   const MemberOptions options_;
   const net::Duration heartbeat_;
   // Used under the rules for callbacks:
   News news_;  // the latest with a quorum
   Founding founds_ = Founding::none;
-  bool is_finished_ = false;
+  Ending ending_ = Ending::none;
   std::optional<std::string> name_;           // of the run; empty: this member chooses it
   std::string refusal_;                       // why the membership ended
   bool has_lost_ = false;                     // the lighthouse

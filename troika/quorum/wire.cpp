@@ -17,7 +17,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Share, first, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(QuorumMember, name, rank, addresses, share, donor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Totals, begun, counted, lost)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Quorum, id, step, members, totals)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Report, kind, rank, addresses, rules, step, id, ok, text)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Report, kind, rank, process_group, addresses, rules, step, id,
+                                   ok, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(News, kind, quorum, text)
 
 namespace {

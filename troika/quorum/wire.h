@@ -24,6 +24,9 @@ inline constexpr net::Channel kSums = net::Channel{2} << 48;
 // The greatest size of a control message, in bytes.
 inline constexpr size_t kMostControl = size_t{1} << 20;
 
+// Longer than any run.
+inline constexpr net::Duration kForever = std::chrono::hours(24 * 365);
+
 inline net::Duration seconds(double count) {
   return std::chrono::duration_cast<net::Duration>(std::chrono::duration<double>(count));
 }
@@ -35,7 +38,9 @@ struct Rules {
   int64_t global_batch = 1;  // samples of a step, which its members share
   double join_timeout = 60;  // seconds to wait for replicas, at the start and below min_replicas
   double heartbeat_timeout = 5;  // a member that is silent for this number of seconds is lost
-  double timeout = 300;  // seconds from the first vote on a step until members without one are lost
+  // Seconds from the first member that begins its sum, or votes, until the members that have not
+  // are lost.
+  double timeout = 300;
 
   bool operator==(const Rules&) const = default;
 };
@@ -82,16 +87,19 @@ struct Quorum {
 // From a member to the lighthouse.
 struct Report {
   enum class Kind : int {
-    name,    // asks for the name of the run, or gives it: `text`
-    join,    // with rank, addresses and rules
-    ready,   // the founder is at `step`
-    healed,  // has the state of `step`
-    vote,    // on quorum `id`: `ok`, or `text` says what failed
-    leave,   // `ok`: because the run is finished
+    name,     // asks for the name of the run, or gives it: `text`
+    join,     // with rank, process group, addresses and rules
+    ready,    // the founder is at `step`
+    healed,   // has the state of `step`
+    summing,  // begins its sum over quorum `id`
+    vote,     // on quorum `id`: `ok`, or `text` says what failed
+    done,     // has made the last step of the run
+    leave,    // `ok`: because the run is finished
     heartbeat
   };
   Kind kind = Kind::heartbeat;
   int rank = 0;
+  int64_t process_group = 0;
   std::vector<net::Address> addresses = {};
   Rules rules = {};
   int64_t step = 0;
@@ -107,6 +115,7 @@ struct News {
     found,     // the member begins the run from a state of its own; again, if `quorum` has an id
     quorum,    // `quorum` has the member. An earlier step is committed
     waiting,   // for replicas, as `text` says. Steps before `quorum.step` are committed
+    save,      // the member saves the final state of the run, and leaves then
     refused,   // the member has no place any more, because of `text`
     finished,  // the run is finished
   };

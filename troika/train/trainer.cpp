@@ -25,6 +25,7 @@
 #include "troika/train/loop/fit.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/run/quorum_run.h"
 #include "troika/train/run/replica_run.h"
 #include "troika/train/run/run_group.h"
 #include "troika/train/run/run_summary.h"
@@ -95,6 +96,12 @@ Trainer::Trainer(TrainOptions options, comm::Group group, std::optional<RunFolde
 RunFolder Trainer::begin_run() {
   if (claimed_) return *std::exchange(claimed_, std::nullopt);
   if (options_.trainer.ckpt_path.empty()) options_.run.name = asked_name_;
+  if (quorum_ && quorum_->has_left()) {
+    quorum_->require_again();
+    quorum_.reset();
+  }
+  if (!quorum_) quorum_ = make_quorum_run(options_, cluster::discover());
+  if (quorum_) return quorum_->claim(options_);
   return RunFolder::claim(options_, group_, /*goes_on_when_started_again=*/signals_ != nullptr);
 }
 
@@ -172,6 +179,7 @@ observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& traini
 
 observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
                                          const data::Dataset& validation) {
+  const auto quorum = quorum_;
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
@@ -215,6 +223,19 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     }
     const auto memory = memory_ ? *std::exchange(memory_, std::nullopt)
                                 : check_memory_of(planned, training, group_, &task);
+    using Joined = QuorumRun::Joined;
+    const auto stops = [this] {
+      if (question_) stopped_by_ = question_();
+      return stopped_by_ != cluster::StopRequest::none;
+    };
+    stopped_by_ = cluster::StopRequest::none;
+    const auto joined = quorum ? quorum->join(options_, stops) : Joined::trains;
+    if (joined != Joined::trains) {
+      const bool is_stopped = joined == Joined::stopped;
+      log::info("the run was {} before this replica could join",
+                is_stopped ? "stopped" : "finished");
+      return empty_summary(options_, group_, folder(), is_stopped ? "stopped" : "finished");
+    }
     Callbacks callbacks = make_callbacks(options_);
     callbacks.insert(callbacks.end(), callbacks_.begin(), callbacks_.end());
     with_plain_errors("the start of the run", [&] {
@@ -226,7 +247,8 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
                            .training = training,
                            .validation = validation,
                            .callbacks = std::move(callbacks),
-                           .replicas = replicas_},
+                           .replicas = replicas_,
+                           .quorum = quorum.get()},
                   question_);
     });
     save_ = [&](const auto& path, bool weights_only) {
@@ -241,6 +263,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     try {
       stopped_by_ = with_plain_errors("the run", [&] { return fit->run(); });
     } catch (const std::exception& problem) {
+      if (quorum) quorum->abandon();
       fit->tell(problem);
       throw;
     }
@@ -275,6 +298,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
   } catch (...) {
     if (has_ended) throw;  // the run is saved and summarized; only the requeue failed
     save_ = nullptr;
+    if (quorum) quorum->abandon();
     if (is_main) {
       auto summary =
           fit ? fit->summary("failed") : empty_summary(options_, group_, folder(), "failed");

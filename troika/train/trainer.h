@@ -23,6 +23,8 @@
 
 namespace troika::train {
 
+class QuorumRun;
+
 // Trains a task on the ranks of a group. All ranks make the same calls. RunFolder::claim() decides
 // on the run's folder. Rank 0 writes config.toml, metrics.csv, TensorBoard events and summary.json
 // there; all ranks write checkpoints there. A run with trainer.ckpt_path resumes from a checkpoint
@@ -35,6 +37,9 @@ namespace troika::train {
 //
 // With strategy downpour, each rank is a replica that trains on samples of its own, in a run of its
 // own: see docs/downpour.md. Hooks and callbacks then see a group of one rank.
+//
+// With strategy ft_ddp, each process is a replica in a run of its own, with a group of one rank:
+// see docs/fault-tolerance.md.
 class Trainer {
  public:
   // Throws Error(usage) if the options ask for a different group (see require_group_of());
@@ -124,6 +129,9 @@ class Trainer {
   // job was requeued.
   int exit_code() const;
 
+  // Makes fit() of strategy ft_ddp train at this place among the replicas. Without it, fit() takes
+  // the place that a launcher gave this process.
+  void take_part(std::shared_ptr<QuorumRun> quorum) { quorum_ = std::move(quorum); }
   // Gives the next fit() the result of check_memory_of(); otherwise fit() calls check_memory_of()
   // itself.
   void expect_memory(MemoryOutlook outlook) { memory_ = std::move(outlook); }
@@ -161,6 +169,7 @@ class Trainer {
   comm::Group group_;
   // Not empty: this run is that of one of these replicas, which train by themselves.
   std::optional<comm::Group> replicas_;
+  std::shared_ptr<QuorumRun> quorum_;  // of strategy ft_ddp
   Callbacks callbacks_;
   StopQuestion question_;
   std::shared_ptr<const cluster::StopSignals> signals_;

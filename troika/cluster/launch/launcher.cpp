@@ -63,8 +63,25 @@ void check_roles(const LaunchOptions& options) {
   }
 }
 
+void check_fault_tolerant(const LaunchOptions& options) {
+  if (options.elastic || options.num_nodes > 1 || options.roles) {
+    refuse("a fault-tolerant launch", "several machines, or servers", "replicas on one machine");
+  }
+  if (!options.interface.empty() || !options.master_address.empty()) {
+    refuse("a fault-tolerant launch", "an interface or a master address", "neither",
+           "its lighthouse listens on 127.0.0.1; --master-port is its port");
+  }
+  // The helper process that ends replicas with the launcher keeps their number in memory.
+  constexpr int kMostRestarts = 100'000;
+  if (options.max_restarts > kMostRestarts) {
+    refuse("number of restarts of a fault-tolerant launch", std::to_string(options.max_restarts),
+           fmt::format("at most {}", kMostRestarts));
+  }
+}
+
 void check(const LaunchOptions& options) {
   if (options.roles) check_roles(options);
+  if (options.fault_tolerant) check_fault_tolerant(options);
   if (options.processes < 1) {
     refuse("number of processes", std::to_string(options.processes), "an integer >= 1");
   }

@@ -45,6 +45,21 @@ bool RankProcesses::note_ended() {
   return has_failure;
 }
 
+std::vector<pid_t> RankProcesses::drop_replaced() {
+  std::vector<pid_t> dropped;
+  std::erase_if(ranks_, [&](const auto& rank) {
+    const bool is_replaced = std::ranges::any_of(ranks_, [&](const auto& other) {
+      return other && other != rank && other->end.rank == rank->end.rank && !other->has_ended;
+    });
+    if (!is_replaced || !rank->has_ended || rank->output.open()) return false;
+    signal_group(rank->pid, SIGKILL);
+    cluster::reap(rank->pid);
+    dropped.push_back(rank->pid);
+    return true;
+  });
+  return dropped;
+}
+
 void RankProcesses::forward(int signal) const {
   for (const auto& rank : ranks_) {
     if (!rank->has_ended) ::kill(rank->pid, signal);
@@ -61,8 +76,12 @@ void RankProcesses::stop(int signal) {
 }
 
 void RankProcesses::kill() {
+  for (const auto& rank : ranks_) kill(rank->pid);
+}
+
+void RankProcesses::kill(pid_t pid) {
   for (const auto& rank : ranks_) {
-    if (rank->has_ended) continue;
+    if (rank->has_ended || rank->pid != pid) continue;
     if (!rank->end.stopped_ns) rank->end.stopped_ns = realtime_ns();
     rank->end.had_to_be_killed = true;
     signal_group(rank->pid, SIGKILL);

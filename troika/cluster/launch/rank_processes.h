@@ -42,11 +42,16 @@ class RankProcesses {
   // Notes the ranks that have ended since the last call, and reaps processes that they left.
   // Returns whether one of the ranks failed.
   bool note_ended();
+  // Forgets processes that have ended and whose outputs are read, if another process has their rank
+  // now. No process that they started survives. Returns their ids.
+  std::vector<pid_t> drop_replaced();
   // Sends a signal to the programs of the running ranks, not to their child processes.
   void forward(int signal) const;
   // Tells the process groups of the running ranks to end.
   void stop(int signal);
   void kill();
+  // The same with the process group of one rank, if it runs.
+  void kill(pid_t pid);
   // Sends SIGKILL to the process groups of all ranks, also of those that have ended.
   void kill_groups() const;
   // Sends SIGKILL to orphans of the ranks, which are now children of this process, and reaps those

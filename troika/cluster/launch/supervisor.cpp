@@ -32,6 +32,7 @@ Supervisor::Supervisor(const LaunchOptions& options)
 
 int Supervisor::run() {
   if (options_.roles) return run_roles();
+  if (options_.fault_tolerant) return run_replicas();
   return options_.elastic ? run_elastic() : run_alone();
 }
 
@@ -54,7 +55,8 @@ std::optional<std::vector<RankEnd>> Supervisor::complete_round(const Processes& 
 }
 
 bool Supervisor::start_round(const Processes& processes) {
-  processes_.begin(options_.processes);
+  const int again = options_.fault_tolerant ? options_.max_restarts : 0;
+  processes_.begin(options_.processes + again);
   phase_ = Phase::running;
   phase_end_.reset();
   try {
@@ -104,10 +106,11 @@ void Supervisor::start(const StartedProcess& process) {
 }
 
 void Supervisor::loop() {
-  while (!processes_.have_ended()) {
+  while (!processes_.have_ended() || !outlived_.planned.empty()) {
     // Before the first step, because a round may be cancelled right after its start.
     if (agent_ && phase_ == Phase::running) follow_others();
-    const auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
+    auto left = phase_end_ ? phase_end_->left() : Milliseconds::max();
+    if (options_.fault_tolerant) left = std::min(left, attend_replicas());
     step(left);
     if (phase_end_ && phase_end_->passed()) {
       if (phase_ == Phase::killing) return;  // the kernel cannot end the process
@@ -180,6 +183,7 @@ void Supervisor::look_for_ended() {
   const bool has_failure = processes_.note_ended();
   if (phase_ != Phase::running) return;
   if (options_.roles) return follow_roles();
+  if (options_.fault_tolerant) return follow_replicas();
   if (!has_failure) return;
   begin_grace_time();
   if (agent_) agent_->failing();
@@ -199,12 +203,14 @@ void Supervisor::advance() {
 }
 
 void Supervisor::stop_all(int signal) {
+  outlived_.planned.clear();
   phase_ = Phase::stopping;
   phase_end_ = Deadline::after(options_.shutdown_timeout);
   processes_.stop(signal);
 }
 
 void Supervisor::kill_all() {
+  outlived_.planned.clear();
   phase_ = Phase::killing;
   phase_end_ = Deadline::after(kCertainTime);
   processes_.kill();
@@ -270,7 +276,7 @@ int Supervisor::conclude(const std::vector<RankEnd>& ends) {
     say_stopped();
     return saved.value_or(128 + stop_signal_);
   }
-  if (!first && !keeps_logs_) logs_.remove_temporary();
+  if (!first && !outlived_.keeps_logs) logs_.remove_temporary();
   return first ? first->status.as_exit_code() : saved.value_or(0);
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/cluster/elastic/agent.h"
@@ -32,6 +33,8 @@ class Supervisor {
   int run_alone();
   // Runs the processes of a parameter server.
   int run_roles();
+  // Runs replicas that go on without each other, and their lighthouse.
+  int run_replicas();
   // Runs as one launch of an elastic run.
   int run_elastic();
   // running: until the first failure. grace: waits for other ranks to fail by themselves.
@@ -71,6 +74,11 @@ class Supervisor {
   // After the end of some process of a parameter server: announces it, and ends the launch after
   // the last worker or with the scheduler.
   void follow_roles();
+  // After the end of some replica: announces it, and plans another process in its place.
+  void follow_replicas();
+  // Starts the planned processes whose time has come, and kills replicas that have lost their place
+  // but do not end. Returns the time until the next call, of a fault-tolerant launch.
+  Milliseconds attend_replicas();
   std::vector<RankEnd> without_servers(std::vector<RankEnd> ends) const;
   void advance();
   void stop_all(int signal);
@@ -96,8 +104,17 @@ class Supervisor {
   int stop_signal_ = 0;  // the signal that told the launcher to end
   bool told_twice_ = false;
   std::map<int, std::string> stems_;  // of the processes' files
-  std::set<int> announced_;           // processes of a parameter server whose end was noted
-  bool keeps_logs_ = false;           // one of them failed, and the launch may succeed
+  // Of processes that others outlive: of a parameter server, and replicas.
+  struct {
+    std::set<pid_t> announced;  // whose end was noted
+    bool keeps_logs = false;    // one of them failed, and the launch may succeed
+    // Only of replicas:
+    int restarts = 0;
+    Processes next;                                      // the process that takes a replica's place
+    std::vector<std::pair<Deadline, int>> planned;       // the times and ranks of such processes
+    std::function<std::vector<int64_t>()> take_refused;  // groups that lost their place
+    std::map<pid_t, Deadline> refused;  // until when such groups may end by themselves
+  } outlived_;
 };
 
 }  // namespace troika::cluster

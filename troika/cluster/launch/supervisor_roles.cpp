@@ -54,7 +54,7 @@ void Supervisor::follow_roles() {
       has_worker = has_worker || role.role == "worker";
       continue;
     }
-    const bool is_news = announced_.insert(process->end.rank).second;
+    const bool is_news = outlived_.announced.insert(process->pid).second;
     const auto& status = process->end.status;
     if (status.ok() || status.saved()) continue;
     has_failed_worker = has_failed_worker || role.role == "worker";
@@ -63,7 +63,7 @@ void Supervisor::follow_roles() {
       begin_grace_time();
       return;
     }
-    keeps_logs_ = true;
+    outlived_.keeps_logs = true;
     say(fmt::format("[cluster] {}: {}; the launch lets the others run; log: {}\n", role.name(),
                     describe(status), logs_.log(role.stem()).string()));
   }

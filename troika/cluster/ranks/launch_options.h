@@ -32,6 +32,8 @@ struct RoleOptions {
 };
 
 struct LaunchOptions {
+  // The processes are replicas that go on without each other (strategy ft_ddp), on one machine.
+  bool fault_tolerant = false;
   int processes = 1;  // number of ranks on this machine; with `roles`, of all processes
   std::optional<RoleOptions> roles;
   // With several machines, launch() runs once on each. All options must be equal except node_rank.
@@ -51,7 +53,8 @@ struct LaunchOptions {
   bool tee = false;  // also show the lines of the other ranks, prefixed with "[rank N] "
   Milliseconds shutdown_timeout{5000};  // from SIGTERM (or a forwarded signal) to SIGKILL
   Milliseconds grace_time{1000};  // after the first failure, for other ranks to fail by themselves
-  // How many failed rounds are followed by a new round. Only on a single machine or in elastic
+  // How many failed rounds are followed by a new round; if fault_tolerant, how many failed replicas
+  // are followed by another process in their place. Only on a single machine or in elastic
   // runs.
   int max_restarts = 0;
   std::vector<std::string> command;  // the program, searched in PATH, and its arguments

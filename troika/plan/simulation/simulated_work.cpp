@@ -52,6 +52,9 @@ void SimulatedRun::verify() const {
                          : "servers",
            "all_reduce, zero or local_steps");
   }
+  if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
+    refuse("exchange.method of a simulation", "quorum", "all_reduce, zero or local_steps");
+  }
   if (plan.without_flushes.steps_by_replicas) {
     refuse("schedule.steps_by_replicas of a simulation", "true", "false");
   }

@@ -29,6 +29,10 @@ namespace troika::observe {
 class StepTimes;
 }
 
+namespace troika::quorum {
+class Member;
+}
+
 namespace troika::train {
 
 class Optimization;
@@ -131,10 +135,11 @@ struct EngineSetup {
   // The ranks whose replicas train by themselves, for method downpour; null: those of the data
   // axis.
   const comm::Group* replicas = nullptr;
-  int64_t steps = 0;          // optimizer steps of the whole run; 0 if a time limit ends it
-  int64_t global_batch = 0;   // samples of a micro-batch over all ranks
-  observe::StepTimes& times;  // collects the times of the steps' phases
-  Trace* trace = nullptr;     // may be null
+  quorum::Member* quorum = nullptr;  // of method fault_tolerant; has joined
+  int64_t steps = 0;                 // optimizer steps of the whole run; 0 if a time limit ends it
+  int64_t global_batch = 0;          // samples of a micro-batch over all ranks
+  observe::StepTimes& times;         // collects the times of the steps' phases
+  Trace* trace = nullptr;            // may be null
   // Called before each optimizer step, when gradients and the learning rate are ready.
   std::function<void()> before_step = [] {};
 };

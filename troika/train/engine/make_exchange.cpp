@@ -9,6 +9,7 @@
 #include "troika/compat/deferred_init.h"
 #include "troika/nn/precision.h"
 #include "troika/parallel/data_parallel.h"
+#include "troika/parallel/fault_tolerant.h"
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/summation.h"
@@ -101,6 +102,7 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
   const auto& group = groups.data();
   require_replicas(plan, task);
   TROIKA_CHECK(plan.exchange.method != ExchangeMethod::downpour, "a method of replicas together");
+  TROIKA_CHECK(plan.exchange.method != ExchangeMethod::fault_tolerant, "a method of a quorum");
   if (plan.exchange.method == ExchangeMethod::servers) {
     return make_served_exchange(plan, options, recipe, task.module(), group);
   }
@@ -136,6 +138,14 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
     local.outer = parallel::diloco_outer(exchange.outer_lr, exchange.outer_momentum);
   }
   return std::make_unique<parallel::LocalSteps>(task.module(), group, local);
+}
+
+std::unique_ptr<parallel::Exchange> make_fault_tolerant(const TrainOptions& options,
+                                                        torch::nn::Module& module,
+                                                        quorum::Member& member) {
+  return std::make_unique<parallel::FaultTolerant>(
+      module, member,
+      parallel::FaultTolerantOptions{.require_finite = options.trainer.terminate_on_nan});
 }
 
 std::unique_ptr<parallel::Exchange> make_downpour(const layout::Plan& plan,

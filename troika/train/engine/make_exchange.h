@@ -13,6 +13,10 @@ namespace troika {
 class Trace;
 }
 
+namespace troika::quorum {
+class Member;
+}
+
 namespace troika::train {
 
 // Makes the plan's exchange for a part of a pipeline's stage. `optimizer` is the name of the
@@ -34,6 +38,11 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const OptimizerRecipe& recipe, Task& task,
                                                   const comm::MeshGroups& groups, Trace* trace,
                                                   compat::DeferredInit* values = nullptr);
+
+// Makes the exchange of method fault_tolerant. The member must outlive it.
+std::unique_ptr<parallel::Exchange> make_fault_tolerant(const TrainOptions& options,
+                                                        torch::nn::Module& module,
+                                                        quorum::Member& member);
 
 // Makes the exchange of a plan of method downpour, of which the ranks of `replicas` are the
 // replicas. Throws Error(usage) like make_exchange(). Called by all ranks; blocks.

@@ -132,7 +132,8 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
          .expected = "one that steps on the device",
          .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
-  exchange_ = plan.exchange.method == layout::ExchangeMethod::downpour
+  exchange_ = setup.quorum ? make_fault_tolerant(setup.options, task.module(), *setup.quorum)
+              : plan.exchange.method == layout::ExchangeMethod::downpour
                   ? make_downpour(plan, setup.options, recipe_, task,
                                   setup.replicas ? *setup.replicas : setup.groups.data())
                   : make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace,

@@ -64,16 +64,21 @@ int64_t Epochs::micro_batches_to_train() const {
   return std::min(left, std::max<int64_t>(steps * setup_.plan.micro_batches - at_.micro_batch, 1));
 }
 
-data::Loader Epochs::load(const data::SamplerState& from, int64_t count,
-                          c10::DeviceType device) const {
+data::Loader Epochs::load(const data::SamplerState& from, int64_t count, c10::DeviceType device,
+                          const std::optional<quorum::Share>& share) const {
   auto batches = sampler_.batches(from);
   batches.resize(static_cast<size_t>(count));
+  if (share) {
+    for (auto& batch : batches) {
+      batch = {batch.begin() + share->first, batch.begin() + share->first + share->count};
+    }
+  }
   return data::Loader(setup_.training, std::move(batches), sampler_.augmentation_seed(from.epoch),
                       loader_options(setup_.options, device));
 }
 
 data::Loader Epochs::load_next(int64_t count, c10::DeviceType device) const {
-  return load(sampler_state(), count, device);
+  return load(sampler_state(), count, device, share_);
 }
 
 data::Loader Epochs::load_all(c10::DeviceType device) const {

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "troika/data/loader.h"
 #include "troika/data/sampler.h"
+#include "troika/quorum/wire.h"
 #include "troika/train/loop/run_setup.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/run/train_progress.h"
@@ -43,6 +46,9 @@ class Epochs {
   // Micro-batches of the epoch already trained on.
   int64_t micro_batches_done() const { return at_.position / batch_; }
 
+  // From now on, load_next() loads this part of each micro-batch only: of strategy ft_ddp. Returns
+  // whether it is another part than before.
+  bool take_share(const quorum::Share& share) { return !(std::exchange(share_, share) == share); }
   // Loads this rank's next `count` micro-batches of the epoch, for a device of this type.
   data::Loader load_next(int64_t count, c10::DeviceType device) const;
   // Loads this rank's micro-batches of the whole epoch, for a device of this type.
@@ -62,13 +68,15 @@ class Epochs {
 
  private:
   data::SamplerState sampler_state() const { return {data_epoch(), at_.position}; }
-  data::Loader load(const data::SamplerState& from, int64_t count, c10::DeviceType device) const;
+  data::Loader load(const data::SamplerState& from, int64_t count, c10::DeviceType device,
+                    const std::optional<quorum::Share>& share = {}) const;
 
   const RunSetup& setup_;
   const int64_t batch_;
   const data::Sampler sampler_;
   const Limits limits_;
   TrainProgress at_;
+  std::optional<quorum::Share> share_;
 };
 
 }  // namespace troika::train

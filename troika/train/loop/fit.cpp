@@ -11,6 +11,7 @@
 #include "troika/compat/torch.h"
 #include "troika/train/engine/optimization.h"
 #include "troika/train/loop/start_together.h"
+#include "troika/train/run/quorum_run.h"
 #include "troika/train/run/run_summary.h"
 
 namespace troika::train {
@@ -97,6 +98,7 @@ std::unique_ptr<Engine> Fit::start_engine() {
                       .task = setup_.task,
                       .groups = setup_.groups,
                       .replicas = setup_.replicas ? &*setup_.replicas : nullptr,
+                      .quorum = setup_.quorum ? &setup_.quorum->member() : nullptr,
                       .steps = epochs_.planned_steps(),
                       .global_batch = epochs_.global_batch(),
                       .times = measured_.times(),
@@ -110,13 +112,15 @@ std::unique_ptr<Engine> Fit::start_engine() {
 cluster::StopRequest Fit::run() {
   log_.begin_warnings();
   or_leave_module_whole(*engine_, [this] { hooks_.call("on_fit_start", &Hooks::on_fit_start); });
-  if (checkpoints_.latest().empty() && epochs_.limits().sanity_batches > 0) {
+  const bool is_new = checkpoints_.latest().empty() && !setup_.joins_others();
+  if (is_new && epochs_.limits().sanity_batches > 0) {
     validator_.check_sanity();
   }
   hooks_.call("on_train_start", &Hooks::on_train_start);
   checkpoints_.save_asked_paths();
   train_epochs();
   checkpoints_.finish();
+  if (setup_.quorum) leave_quorum();
   if (setup_.is_main() && !context_.requests.stop_reason.empty()) {
     log::info("stopped at step {}: {}", epochs_.at().step, context_.requests.stop_reason);
   }

@@ -1,18 +1,20 @@
 // Fit's training on the micro-batches of an epoch.
 #include <algorithm>
 #include <list>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/train/loop/fit.h"
+#include "troika/train/run/quorum_run.h"
 
 namespace troika::train {
 
 // The micro-batches of an epoch that the engine has taken and is not done with.
 struct Fit::TakenMicroBatches {
-  data::Loader loader;
+  std::unique_ptr<data::Loader> loader;
   // The first one is not in the list, so that a single batch allocates no list node.
   std::optional<data::Batch> first = {};
   std::list<data::Batch> others = {};
@@ -41,7 +43,7 @@ class Fit::LoadedMicroBatches : public MicroBatches {
 
   const data::Batch* next() override {
     if (took_ > 0 && fit_.engine_->leaves_steps() && fit_.leaves_step()) return nullptr;
-    auto loaded = taken_.loader.next();
+    auto loaded = taken_.loader->next();
     TROIKA_CHECK(loaded, "the loader has the batches of the epoch");
     const auto& batch = taken_.is_empty() ? taken_.first.emplace(std::move(*loaded))
                                           : taken_.others.emplace_back(std::move(*loaded));
@@ -74,7 +76,12 @@ void Fit::train_epoch() {
   auto& at = epochs_.at();
   int64_t count = epochs_.micro_batches_to_train();
   if (std::exchange(at.validating, 0) != 0 && count > 0 && !repeat_validation()) return;
-  TakenMicroBatches taken{epochs_.load_next(count, engine_->placement().device.type())};
+  const auto device = engine_->placement().device.type();
+  TakenMicroBatches taken{
+      std::unique_ptr<data::Loader>(new data::Loader(epochs_.load_next(count, device)))};
+  // Before the hooks: a replica that joins continues from the state at this point, and calls them,
+  // too.
+  if (setup_.quorum && count > 0 && !begin_quorum_step(taken, count)) return;
   log_.start_progress(count);
   setup_.task.module().train();
   if (at.position == 0) hooks_.call("on_train_epoch_start", &Hooks::on_train_epoch_start);
@@ -99,8 +106,30 @@ void Fit::train_epoch() {
     checkpoints_.save_asked();
     checkpoints_.finish_if_written();
     if (is_asked_to_stop() || (at.micro_batch == 0 && context_.is_done())) break;
+    if (setup_.quorum && count > 0 && !begin_quorum_step(taken, count)) break;
   }
   log_.finish_progress();
+}
+
+bool Fit::begin_quorum_step(TakenMicroBatches& taken, int64_t left) {
+  const auto share = setup_.quorum->begin_step(
+      epochs_.at().step,
+      [this](const auto& folder) { return checkpoints_.save_for_replica(folder); },
+      [this] { return stop_.ask_now(); });
+  if (!share) return false;
+  if (!epochs_.take_share(*share)) return true;
+  const auto device = engine_->placement().device.type();
+  taken.loader.reset(new data::Loader(epochs_.load_next(left, device)));
+  return true;
+}
+
+void Fit::leave_quorum() {
+  auto& quorum = *setup_.quorum;
+  const bool has_saved = quorum.writes();
+  if (!is_stopping() && quorum.must_save([this] { return stop_.ask_now(); }) && !has_saved) {
+    checkpoints_.save_left_out();
+  }
+  quorum.leave(/*is_finished=*/!is_stopping());
 }
 
 bool Fit::repeat_validation() {

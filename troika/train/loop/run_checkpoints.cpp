@@ -28,7 +28,7 @@ RunCheckpoints::RunCheckpoints(const SavedParts& parts) : parts_(parts) {
 
 void RunCheckpoints::begin_from(const std::filesystem::path& checkpoint) {
   if (checkpoint.empty()) return;
-  latest_ = checkpoint;
+  if (!parts_.setup.joins_others()) latest_ = checkpoint;
   saved_samples_ = parts_.epochs.at().samples;
 }
 
@@ -55,6 +55,7 @@ void RunCheckpoints::save_asked_paths() {
   // A resumed run expects all rows before the checkpoints.
   parts_.log.flush();
   for (const auto& [path, weights_only] : std::exchange(asked_, {})) {
+    if (!parts_.setup.writes_checkpoints()) continue;
     checkpoint::write_checkpoint(parts_.setup.world(), path, state(weights_only),
                                  checkpoint_metadata(parts_.setup.options), info());
   }
@@ -86,6 +87,12 @@ void RunCheckpoints::save(bool to_go_on) {
   const auto& setup = parts_.setup;
   auto& at = parts_.epochs.at();
   at.seconds = parts_.measured.clock().run_seconds();
+  if (!setup.writes_checkpoints()) {
+    left_out_ = {at.samples, to_go_on};
+    if (to_go_on) saved_samples_ = at.samples;
+    parts_.context.requests.checkpoint = false;
+    return;
+  }
   const checkpoint::RankState state = this->state(/*weights_only=*/!to_go_on);
   if (to_go_on) saved_samples_ = at.samples;
   parts_.context.requests.checkpoint = false;
@@ -99,6 +106,12 @@ void RunCheckpoints::save(bool to_go_on) {
   }
 }
 
+void RunCheckpoints::save_left_out() {
+  if (!left_out_ || left_out_->first != parts_.epochs.at().samples) return;
+  save(left_out_->second);
+  finish();
+}
+
 void RunCheckpoints::finish() {
   if (writer_ && writer_->is_writing()) announce(writer_->finish());
 }
@@ -108,6 +121,12 @@ void RunCheckpoints::announce(const std::filesystem::path& checkpoint) {
   for (const auto& callback : parts_.setup.callbacks) {
     callback->on_checkpoint(parts_.context, latest_);
   }
+}
+
+std::filesystem::path RunCheckpoints::save_for_replica(const std::filesystem::path& folder) {
+  parts_.log.read_losses();
+  return checkpoint::save_checkpoint(parts_.setup.world(), folder, state(/*weights_only=*/false),
+                                     checkpoint_metadata(parts_.setup.options), info());
 }
 
 std::filesystem::path RunCheckpoints::save_alone(const std::filesystem::path& folder) {

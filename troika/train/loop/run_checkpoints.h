@@ -62,12 +62,17 @@ class RunCheckpoints {
   void save_weights(const std::filesystem::path& file) const;
   // Saves the full state from which a run can resume, or (without `to_go_on`) only the weights.
   void save(bool to_go_on);
+  // Saves what the last save() left to another replica of a quorum, if it was at this step.
+  void save_left_out();
   // Waits for the checkpoint that is being written.
   void finish();
   // Calls finish() if the checkpoint is written already; otherwise does nothing.
   void finish_if_written() {
     if (writer_ && writer_->is_done()) finish();
   }
+  // Writes the full state, from which another replica of a quorum continues, below a folder.
+  // Returns the checkpoint. Does not count as one of the run.
+  std::filesystem::path save_for_replica(const std::filesystem::path& folder);
   // Implements RunActions::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);
 
@@ -95,6 +100,8 @@ class RunCheckpoints {
   bool has_failed_ = false;
   std::filesystem::path latest_;
   int64_t saved_samples_ = -1;  // samples trained on at the latest full checkpoint
+  // The samples trained on at the latest save() that was left to another replica, and its argument.
+  std::optional<std::pair<int64_t, bool>> left_out_;
 };
 
 }  // namespace troika::train

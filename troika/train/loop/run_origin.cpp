@@ -122,6 +122,7 @@ std::filesystem::path RunOrigin::find_checkpoint() const {
   const auto& handle = setup_.options.trainer.ckpt_path;
   const auto checkpoints = setup_.checkpoints();
   std::string found;
+  if (setup_.joins_others()) return handle;
   if (setup_.is_main()) {
     checkpoint::clean_up_unfinished(checkpoints);
     found = checkpoint::find_checkpoint(checkpoints, handle).string();
@@ -143,6 +144,7 @@ void RunOrigin::open(const std::filesystem::path& checkpoint) {
 std::string RunOrigin::choose_id() const {
   const auto& processes = setup_.processes();
   std::string id;
+  if (setup_.joins_others()) return checkpoint::text_of(saved_->read(kRunId));
   if (processes.rank() == 0) {
     const auto logged = id_of_logged_run(setup_.folder);
     const bool goes_on =

@@ -15,6 +15,8 @@
 
 namespace troika::train {
 
+class QuorumRun;
+
 // Returns the number of elements in the parameters that require gradients.
 int64_t trainable_count(const torch::nn::Module& module);
 
@@ -31,6 +33,9 @@ struct RunSetup {
   // The ranks whose replicas train by themselves (strategy downpour), each in a run of its own, for
   // which `groups` is this rank alone. They may be lost after the engine was made.
   std::optional<comm::Group> replicas = {};
+  // This replica's place among those of strategy ft_ddp, each of which is in a run of its own. Null
+  // with other strategies.
+  QuorumRun* quorum = nullptr;
   // Elements in the parameters of the whole model, and in the trainable ones among them.
   int64_t parameters = nn::parameter_count(task.module());
   int64_t trainable = trainable_count(task.module());
@@ -39,7 +44,11 @@ struct RunSetup {
   // The processes of the run, for descriptions.
   const comm::Group& processes() const { return replicas ? *replicas : world(); }
   bool is_main() const { return world().rank() == 0; }
-  std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
+  // Whether other processes have begun the run, from whose state this one continues.
+  bool joins_others() const;
+  // Whether this run writes checkpoints: of the replicas of a quorum, one does.
+  bool writes_checkpoints() const;
+  std::filesystem::path checkpoints() const;
 };
 
 }  // namespace troika::train

@@ -291,6 +291,7 @@ config::Table make_table(TrainOptions& options) {
   parallel::add_options(table, options.server);
   parallel::add_options(table, options.downpour);
   parallel::add_options(table, options.byteps);
+  parallel::add_options(table, options.ft_ddp);
   parallel::add_options(table, options.mesh);
   parallel::add_options(table, options.pipeline);
   add_other_names(table);

@@ -94,6 +94,7 @@ struct TrainOptions {
   parallel::ServerSection server;
   parallel::DownpourSection downpour;
   parallel::BytePsSection byteps;
+  parallel::FtDdpSection ft_ddp;
   parallel::MeshOptions mesh;
   parallel::PipelineSection pipeline;
 

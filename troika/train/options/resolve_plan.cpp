@@ -111,6 +111,12 @@ void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
   exchange.outer_momentum = options.diloco.outer_momentum;
 }
 
+// Each replica is a run of one process, whose steps are those of a quorum
+// (docs/fault-tolerance.md).
+void fault_tolerant(Plan& plan, const TrainOptions&, const Cluster&) {
+  plan.exchange.method = ExchangeMethod::fault_tolerant;
+}
+
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
   plan.threads = std::max<int64_t>(1, options.trainer.devices);
 }
@@ -223,6 +229,7 @@ constexpr std::array kStrategies{
     Strategy{"parameter_server", "parameter_server", choose_servers},
     Strategy{"downpour", "downpour", choose_downpour},
     Strategy{"byteps", "byteps", choose_byteps},
+    Strategy{"ft_ddp", "ft_ddp", fault_tolerant},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},

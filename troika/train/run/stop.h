@@ -30,6 +30,11 @@ class Stop {
   // equally often, including ranks with fewer batches.
   void begin_evaluation() { batches_ = {}; }
   bool after_batch(double seconds) { return synchronize(batches_, seconds); }
+  // For a group of this rank alone: asks at once. Returns whether to end.
+  bool ask_now() {
+    if (question_) asked_ = question_();
+    return asked_ != cluster::StopRequest::none;
+  }
   cluster::StopRequest asked() const { return asked_; }
   // The greatest `seconds` of all ranks at the latest agreement; the same on all ranks.
   double seconds() const { return seconds_; }
