@@ -329,7 +329,7 @@ int run(double seconds, uint64_t seed) {
       if (round % 20 == 19) send_frames(*victims[i], secret, random, recorded);
       if (round % kRoundsOfLife == 0) insiders[i]->expect_answers();
     }
-    if (watch.seconds() < seconds / 4) before = memory::resident();
+    if (before == 0 || watch.seconds() < seconds / 4) before = memory::resident();
   }
   for (auto& some : insiders) {
     some->expect_answers();

@@ -306,9 +306,8 @@ void Plan::verify() const {
     refuse("exchange.zero_stage of " + method, std::to_string(exchange.zero_stage),
            is_zero ? "1, 2 or 3" : "0");
   }
-  if (!is_zero && exchange.zero_group > 0) {
+  if (!is_zero && exchange.zero_group > 0)
     refuse("exchange.zero_group of " + method, std::to_string(exchange.zero_group), "0");
-  }
   if (is_zero && exchange.zero_group > 0 && mesh.has_uneven_stages()) {
     refuse("exchange.zero_group of stages with different numbers of replicas",
            fmt::format("{} ranks of mesh {}", exchange.zero_group, mesh.text()),

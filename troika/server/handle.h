@@ -24,9 +24,9 @@ struct ValueMemory {
   ValueMemory(ValueType type_, std::span<char> bytes_, std::shared_ptr<void> owner_)
       : type(type_), bytes(bytes_), owner(std::move(owner_)) {}
   ValueMemory(const std::shared_ptr<std::vector<float>>& values)
-      : ValueMemory(ValueType::float32, as_chars(*values), values) {}
+      : ValueMemory(ValueType::float32, as_chars(values.get()), values) {}
   ValueMemory(const std::shared_ptr<std::vector<double>>& values)
-      : ValueMemory(ValueType::float64, as_chars(*values), values) {}
+      : ValueMemory(ValueType::float64, as_chars(values.get()), values) {}
 
   ValueType type;
   std::span<char> bytes;  // they stay valid while `owner` exists
@@ -34,8 +34,9 @@ struct ValueMemory {
 
  private:
   template <typename T>
-  static std::span<char> as_chars(std::vector<T>& values) {
-    return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)};
+  static std::span<char> as_chars(std::vector<T>* values) {
+    if (values == nullptr) return {};
+    return {reinterpret_cast<char*>(values->data()), values->size() * sizeof(T)};
   }
 };
 

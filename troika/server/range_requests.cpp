@@ -85,7 +85,8 @@ void RangeRequests::take(const std::string& server, const Message& message) {
   const bool is_over = request->call->is_done;
   if (answer.apart != 0) {
     const size_t expected = request->call->place_of(*request).size();
-    if (!is_over && answer.apart_bytes == expected) {
+    // Answers whose size only the server knows are never apart.
+    if (!is_over && expected > 0 && answer.apart_bytes == expected) {
       return receive_values(server, request, answer, message->size());
     }
     refuse_values();

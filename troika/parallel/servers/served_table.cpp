@@ -117,7 +117,8 @@ at::Tensor ServedTable::elements_of(const at::Tensor& numbers, const Member& mem
 std::optional<server::Handle> ServedTable::push(server::Worker& worker,
                                                 const std::vector<at::Tensor>& gradients,
                                                 double rate, double factor) {
-  if (!gradients_ || (pushed_ && !pushed_->is_done())) gradients_ = new_numbers(kWidth);
+  // Messages that are sent again own the numbers, also after their call is finished.
+  if (!gradients_ || gradients_.use_count() > 1) gradients_ = new_numbers(kWidth);
   std::vector<server::Key> keys;
   std::vector<at::Tensor> parts;
   for (const auto& member : members_) {
@@ -133,10 +134,8 @@ std::optional<server::Handle> ServedTable::push(server::Worker& worker,
   const bool is_whole = static_cast<int64_t>(keys.size()) == keys_;
   const auto pushed = is_whole ? gradients_ : std::make_shared<at::Tensor>(at::cat(parts));
   if (factor != 1) pushed->mul_(factor);
-  const auto call = worker.push(name_, is_whole ? server::Keys(all()) : server::Keys(keys),
-                                values_of(*pushed), {.rate = rate * rate_factor_, .keeps = pushed});
-  if (is_whole) pushed_ = call;
-  return call;
+  return worker.push(name_, is_whole ? server::Keys(all()) : server::Keys(keys), values_of(*pushed),
+                     {.rate = rate * rate_factor_, .keeps = pushed});
 }
 
 server::Handle ServedTable::pull(server::Worker& worker) {

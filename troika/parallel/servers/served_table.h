@@ -81,7 +81,6 @@ class ServedTable {
   // [keys, width]. Calls use them in place. They are used again, because new ones would take new
   // pages from the system in each step.
   std::shared_ptr<at::Tensor> gradients_;  // zeros where keys are filled up
-  std::optional<server::Handle> pushed_;   // the last call that has sent gradients_
   std::shared_ptr<at::Tensor> pulled_;
 };
 

@@ -112,6 +112,11 @@ void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& p
     refuse("a tensor axis does not combine with averages of weights yet",
            options.ema.enabled ? "ema.enabled true" : "swa.swa_lrs above 0", "neither ema nor swa");
   }
+  if (options.mesh.sequence_parallel && !plan.stages.sequence_parallel) {
+    refuse("sequence parallelism is that of the plan",
+           "mesh.sequence_parallel true and a plan without it",
+           "mesh.sequence_parallel = true in the plan");
+  }
   // The times would be those of whole layers.
   const bool is_cut_by_time = is_pipeline(plan) && plan.stages.cut.empty() &&
                               options.trainer.plan.empty() && options.pipeline.cut_by == "time";

@@ -198,14 +198,16 @@ class PlanFinder {
     auto options = plain_;
     options.trainer.precision = precision;
     const auto sizes = micro_batch_sizes(samples(), group_.size());
-    const auto needs = bytes_of_profiles(options, dataset_, sizes, group_);
+    const auto needs = bytes_of_profiles(with_strategy(options, strategies_by_memory().front()),
+                                         dataset_, sizes, group_);
     for (size_t i = 0; i < sizes.size(); ++i) {
       ProfileOptions how{.micro_batch = sizes[i],
                          .seconds = asked_.seconds,
                          .block_by_block = asked_.block_by_block};
       if (available_ && needs[i] > *available_) {
         how.block_by_block = true;
-        const double least = bytes_of_profile_by_blocks(options, dataset_, sizes[i], group_);
+        const double least = bytes_of_profile_by_blocks(
+            with_strategy(options, strategies_by_memory().front()), dataset_, sizes[i], group_);
         if (least > *available_) {
           note_too_large(precision, sizes[i], least);
           continue;

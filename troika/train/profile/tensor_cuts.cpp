@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/flop_counter.h"
 #include "troika/compat/torch.h"
@@ -321,11 +323,18 @@ void add_tensor_cuts(std::vector<layout::ProfiledBlock>& blocks, const TrainOpti
   auto* const rows = all.data_ptr<double>();
   group.barrier({.label = kLabel});
   if (group.rank() == 0) {
-    const CutMaker maker(options, dataset, precision, samples);
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      if (const auto cut = maker.cut_of(i)) {
-        std::ranges::copy(numbers_of(*cut), rows + i * Numbers().size());
+    try {
+      const CutMaker maker(options, dataset, precision, samples);
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        if (const auto cut = maker.cut_of(i)) {
+          std::ranges::copy(numbers_of(*cut), rows + i * Numbers().size());
+        }
       }
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      // A profile without cuts is still one of the model on whole ranks.
+      all.zero_();
+      log::info("the profile has no cuts for a tensor axis: {}", error.what());
     }
   }
   group.broadcast(all, 0, {.label = kLabel}).wait();
