@@ -227,7 +227,8 @@ TEST(TensorParallel, RefusesTokensThatCannotBeCut) {
     if (group.rank() != 0) return;
     EXPECT_ERROR(model->forward(at::zeros({1, 5}, at::kLong)), ErrorKind::usage,
                  "[parallel] the tokens cannot be cut over the tensor axis; got 5 tokens, 2 ranks, "
-                 "expected a multiple of 2 tokens");
+                 "expected a multiple of 2 tokens (change data.context or the size of the axis, or "
+                 "turn mesh.sequence_parallel off)");
   });
 }
 

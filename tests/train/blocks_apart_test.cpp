@@ -147,6 +147,7 @@ TEST_F(ApartBlocks, FindAPlanForAModelThatDoesNotFit) {
                        {.seconds = 0,
                         .precisions = {"32"},
                         .memory_bytes = memory_bytes,
+                        .cuts_layers = false,
                         .block_by_block = true});
     };
     double whole = INFINITY;
