@@ -34,7 +34,7 @@ size_t complete(Endpoint& endpoint, const std::string& what, const Start& start,
       throw Error("net", ErrorKind::usage,
                   {.what = what + " has no room",
                    .got = fmt::format("{} bytes", result->bytes),
-                   .expected = "at most what the receiver accepts"});
+                   .expected = "at most what the receiver accepts and has memory for"});
     case Outcome::cancelled:
     case Outcome::lost:
       break;

@@ -39,8 +39,8 @@ enum class Outcome : uint8_t {
   timeout,    // passed to cancel() by a caller whose deadline passed
   cancelled,  // passed to cancel() for another reason
   lost,       // the connection to the peer ended, or there was none
-  too_long,   // the message exceeds the receiver's buffer; the receiver gets this outcome, and so
-              // does the sender of a message of more than 64 KiB
+  too_long,  // the message exceeds the receiver's buffer or memory; the receiver gets this outcome,
+             // and so does the sender of a message of more than 64 KiB
 };
 
 struct Result {

@@ -22,7 +22,7 @@ enum class FrameKind : uint8_t {
   message,   // channel; the payload is the message
   announce,  // channel, id, and size of the message
   grant,     // id
-  refuse,    // id; the receiver's buffer is too small
+  refuse,    // id; the receiver has no buffer or memory of this size
   data,      // id, and offset in the message
   credit,    // size: the credit that is returned
   hold,      // unconsumed messages hold much of the credit: announce all messages until credit is

@@ -59,12 +59,21 @@ std::vector<FailedRequest> RangeRequests::add(std::shared_ptr<RangeRequest> requ
   return failed;
 }
 
+// Without a receive, the values would stay at the endpoint. One without memory refuses them. A
+// server that announces values and sends none must not make the worker keep more and more.
+void RangeRequests::refuse_values(const std::string& server, net::Channel channel) {
+  constexpr size_t kMostRefused = 64;
+  if (channel == 0) return;
+  auto& refused = refused_[server];
+  refused.push_back(endpoint_.receive(server, channel, {}, {}));
+  if (refused.size() <= kMostRefused) return;
+  endpoint_.cancel(refused.front(), net::Outcome::cancelled);
+  refused.pop_front();
+}
+
 void RangeRequests::take(const std::string& server, const Message& message) {
   const auto answer = parse_answer(*message);
-  // Without a receive, the values would stay at the endpoint. One without memory refuses them.
-  const auto refuse_values = [&] {
-    if (answer.apart != 0) endpoint_.receive(server, answer.apart, {}, {});
-  };
+  const auto refuse_values = [&] { this->refuse_values(server, answer.apart); };
   const bool is_known = answer.worker == worker_ && answer.range < queues_.size();
   const auto* const found = is_known ? queues_[answer.range].items.find(answer.number) : nullptr;
   if (!found) return refuse_values();

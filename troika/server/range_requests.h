@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -87,6 +89,8 @@ class RangeRequests {
   // `bytes` and `plain_bytes`: of the answer.
   void finish(const std::shared_ptr<RangeRequest>& request, const Answer& answer, size_t bytes,
               size_t plain_bytes);
+  // Drops values that come on this channel; 0: none do.
+  void refuse_values(const std::string& server, net::Channel channel);
   void send(uint32_t range);
   void send_one(uint32_t range, uint64_t number, const RangeRequest& request,
                 net::Completion completion);
@@ -98,7 +102,8 @@ class RangeRequests {
   std::shared_ptr<const RingMap> map_;
   uint64_t worker_ = 0;
   int64_t committed_ = -1;
-  std::vector<Queue> queues_;  // by range
+  std::vector<Queue> queues_;                               // by range
+  std::map<std::string, std::deque<net::Ticket>> refused_;  // values, by server
   Traffic traffic_;
 };
 
