@@ -96,12 +96,16 @@ class Search {
 
   std::optional<StepPlan> run_once() {
     labels_.clear();
-    states_.assign(places_.size() * static_cast<size_t>(devices_), {});
     best_ = -1;
+    const size_t most_stages = static_cast<size_t>(devices_ / unit());
+    if (equal_ > 0 && most_stages > places_.size()) return std::nullopt;
+    states_.assign(places_.size() * most_stages, {});
     const std::vector<State> start{{.labels = {-1}}};
     extend(0, 0, start);
     for (size_t cut = 1; cut < places_.size(); ++cut) {
-      for (int used = 1; used < devices_; ++used) {
+      for (int used = unit(); used < devices_; used += unit()) {
+        // Each stage ends at a place of its own.
+        if (equal_ > 0 && static_cast<size_t>(used / equal_) > cut) break;
         auto& states = states_at(cut, used);
         if (!states.empty()) extend(cut, used, states);
         states.clear();
@@ -117,8 +121,11 @@ class Search {
   }
 
   std::vector<State>& states_at(size_t cut, int used) {
-    return states_[cut * static_cast<size_t>(devices_) + static_cast<size_t>(used)];
+    const auto units = static_cast<size_t>(devices_ / unit());
+    return states_[cut * units + static_cast<size_t>(used / unit())];
   }
+  // The numbers of devices in use are multiples of it.
+  int unit() const { return equal_ > 0 ? equal_ : 1; }
 
   // Adds a stage to all plans that have `used` devices and end at place `cut`.
   void extend(size_t cut, int used, const std::vector<State>& states) {
@@ -131,17 +138,20 @@ class Search {
       const int after = equal_ > 0 ? (devices_ - used - count) / equal_ : is_last ? 0 : 1;
       const size_t first = is_last ? places_.size() : cut + 1;
       for (size_t next = first; next + static_cast<size_t>(after) <= places_.size(); ++next) {
-        add_stage(cut, used, states, next, count);
+        if (!add_stage(cut, used, states, next, count)) break;
       }
     }
   }
 
-  void add_stage(size_t cut, int used, const std::vector<State>& states, size_t next, int count) {
+  // Returns whether a stage that ends later can be part of a plan within the limit.
+  bool add_stage(size_t cut, int used, const std::vector<State>& states, size_t next, int count) {
     const size_t begin = cut == 0 ? 0 : places_[cut - 1], end = places_[next - 1];
     const int left = devices_ - used - count;
     const auto own = model_.stage(settings_, begin, end, used, count);
-    if (own.lacking_bytes > allowance_) return;
-    if (least_lack_ && own.lacking_bytes >= limit_) return;
+    // More blocks take longer, but do not always need more memory: that of messages may be less.
+    if (!least_lack_ && own.steady * (1 - kSameSum) >= limit_) return false;
+    if (own.lacking_bytes > allowance_) return true;
+    if (least_lack_ && own.lacking_bytes >= limit_) return true;
     const auto rest = left > 0 ? model_.least(settings_, end, left) : StepModel::Least{};
     for (const auto& state : states) {
       const bool stays_equal = state.is_equal && (state.replicas == 0 || state.replicas == count);
@@ -168,6 +178,7 @@ class Search {
         }
       }
     }
+    return true;
   }
 
   double value_of(const Label& label, double seconds) const {
@@ -216,7 +227,7 @@ class Search {
   double allowance_ = 0, limit_ = kNoPlan;
   int equal_ = 0;  // replicas of all stages; 0: any
   std::vector<Label> labels_;
-  std::vector<std::vector<State>> states_;  // by place and devices in use
+  std::vector<std::vector<State>> states_;  // by place and units of devices in use
   int best_ = -1;
 };
 
