@@ -87,8 +87,8 @@ class Lighthouse {
   std::string founder_;           // until it is ready
   std::optional<Quorum> quorum_;  // of the current step
   bool is_pending_ = false;       // quorum_ has the survivors of a step that waits for replicas
-  // Of the current quorum: members that have begun their sum, and that voted for the step, and when
-  // the others are late.
+  // Members of the current quorum that have begun their sum, and that voted for the step. The
+  // others are late at the ends.
   struct {
     std::set<std::string> summing, votes;
     std::optional<net::Duration> sum_end, vote_end;

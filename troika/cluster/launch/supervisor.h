@@ -104,7 +104,7 @@ class Supervisor {
   int stop_signal_ = 0;  // the signal that told the launcher to end
   bool told_twice_ = false;
   std::map<int, std::string> stems_;  // of the processes' files
-  // Of processes that others outlive: of a parameter server, and replicas.
+  // The processes of a parameter server, and replicas, outlive each other.
   struct {
     std::set<pid_t> announced;  // whose end was noted
     bool keeps_logs = false;    // one of them failed, and the launch may succeed

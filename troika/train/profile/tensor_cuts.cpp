@@ -276,7 +276,7 @@ class CutMaker {
   std::vector<BlockRules> rules_;
   int ranks_ = 1;
   int64_t tokens_ = 0;  // 0: sequence parallelism cannot divide them
-  // Of one rank, of a rank of a tensor axis, and of one with sequence parallelism.
+  // One rank, a rank of a tensor axis, and one with sequence parallelism have these works.
   std::vector<BlockWork> whole_, part_, of_tokens_;
 };
 
