@@ -149,7 +149,7 @@ TEST_P(TcpMessages, ThatAreTooLongAreToldAtBothEnds) {
   Receipt long_one(b_, "a", 1, kEagerBytes);
   EXPECT_ERROR(send_by(a_, "b", 1, std::string_view(text), soon()), ErrorKind::usage,
                "[net] a message to b has no room; got 65537 bytes, expected at most what the "
-               "receiver accepts");
+               "receiver accepts and has memory for");
   EXPECT_EQ(long_one.wait().outcome, Outcome::too_long);
   Receipt short_one(b_, "a", 1, 3);
   send_by(a_, "b", 1, "four", soon());
@@ -169,7 +169,7 @@ TEST_P(TcpMessages, GoToHandlersWhereNobodyReceives) {
   send_by(a_, "b", 9, std::string_view(text), soon());
   EXPECT_ERROR(send_by(a_, "b", 9, {text, "x"}, soon()), ErrorKind::usage,
                "[net] a message to b has no room; got 1048577 bytes, expected at most what the "
-               "receiver accepts");
+               "receiver accepts and has memory for");
   EXPECT_TRUE(b_.run_until([&] { return got.size() == 2; }, kSoon));
   EXPECT_THAT(got, ElementsAre("a:before", "a:xxxxxx"));
   b_.handle(9, 0, {});
