@@ -12,7 +12,7 @@ def run(*words):
 
 class Hosts:
     """Host i has the address 10.0.0.(i + 1) on its eth0, which leads to a switch. `rate`, in bits per second, Ethernet
-    headers included, limits what leaves a host."""
+    headers included, limits what leaves a host and what reaches it."""
 
     def __init__(self, count, rate=None):
         if os.geteuid() != 0:
@@ -29,8 +29,14 @@ class Hosts:
             run("ip", "-n", name, "address", "add", f"10.0.0.{host + 1}/24", "dev", "eth0")
             run("ip", "-n", name, "link", "set", "eth0", "up")
             if rate:
-                run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
-                    f"{rate:.0f}bit", "burst", "64kb", "limit", "2mb")
+                self.limit(name, "eth0", rate, "2mb")
+                # Several hosts may send to one, and nothing is to be dropped.
+                self.limit(switch, f"port{host}", rate, "32mb")
+
+    @staticmethod
+    def limit(space, device, rate, queue):
+        run("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{rate:.0f}bit",
+            "burst", "64kb", "limit", queue)
 
     def add(self, suffix):
         name = f"troika-{os.getpid()}-{suffix}"

@@ -4,10 +4,10 @@
 // predictions_rank PLAN PROFILE, with the variables of torchrun. PLAN is the file of a plan with
 // the mesh, the schedule and the micro-batches, PROFILE a profile with a block for each stage. The
 // passes of a block wait for its times, its output has its bytes for each micro-batch, and so has
-// its parameter. Reads commands (rank_commands.h): "profile N" runs the passes of each block N
-// times without messages, and answers with the seconds of each forward and each backward pass,
-// under "forward 0", "backward 0", "forward 1" and so on; "step N" answers with the seconds of each
-// step, of a plan without flushes of N steps between two drains.
+// its parameter. Reads commands (rank_commands.h): "profile N" runs the passes of the rank's
+// stage N times without messages, and answers with the seconds of each forward and each backward
+// pass, under "forward 0", "backward 0", "forward 1" and so on; "step N" answers with the seconds
+// of each step, of a plan without flushes of N steps between two drains.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -40,10 +40,15 @@ troika::BlockWaits waits_of(const troika::layout::ProfiledBlock& block) {
           elements_of(block.output_bytes)};
 }
 
-nlohmann::json profile(const troika::layout::Profile& blocks, int times) {
+// Passes of `stage` alone, so that ranks take the processors from each other as in a step.
+nlohmann::json profile(const troika::layout::Profile& blocks, size_t stage, int times) {
   nlohmann::json answer;
   const auto input = at::ones({1, 1}).requires_grad_();
   for (size_t b = 0; b < blocks.blocks.size(); ++b) {
+    for (const auto* pass : {"forward", "backward"}) {
+      answer[fmt::format("{} {}", pass, b)] = nlohmann::json::array();
+    }
+    if (b != stage) continue;
     const auto waits = waits_of(blocks.blocks[b]);
     const auto weight = at::ones({elements_of(blocks.blocks[b].parameter_bytes)}).requires_grad_();
     for (int i = 0; i < times; ++i) {
@@ -108,7 +113,9 @@ int main(int argc, char** argv) try {
   troika::parallel::Pipeline pipeline(troika::make_wait_model(waits, elements), {world, plan.mesh},
                                       options);
   const auto batch = at::ones({m, 1});
-  troika::answer_commands({{"profile", [&](int times) { return profile(blocks, times); }},
+  const auto stage =
+      static_cast<size_t>(plan.mesh.coordinates(world.rank())[troika::layout::Axis::pipeline]);
+  troika::answer_commands({{"profile", [&](int times) { return profile(blocks, stage, times); }},
                            {"step", [&](int times) {
                               if (plan.is_asynchronous())
                                 return seconds_without_flushes(pipeline, world, m, times);

@@ -121,6 +121,9 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
   EXPECT_THAT(refused("parameters = 0", "parameters = 7"),
               AllOf(HasSubstr("a plan for another model; got a model of "),
                     HasSubstr("expected 7, as stages.parameters of the plan")));
+  const auto memory = troika("memory --trainer.plan plan.toml" + kPlannedRun);
+  EXPECT_EQ(memory.exit_code, 2) << memory.out;
+  EXPECT_THAT(memory.err, HasSubstr("a plan for another model; got a model of "));
   EXPECT_THAT(refused("zero_group", "zero_grup"),
               AllOf(HasSubstr("unknown key exchange.zero_grup (plan.toml:"),
                     HasSubstr("did you mean exchange.zero_group?")));

@@ -61,18 +61,6 @@ comm::Group samples_group(const comm::MeshGroups& groups) {
 
 namespace {
 
-void require_same_size(const layout::Plan& plan, const Task& task) {
-  if (plan.stages.parameters == 0) return;
-  const int64_t parameters = nn::parameter_count(task.module());
-  if (plan.stages.parameters == parameters) return;
-  throw Error(
-      "train", ErrorKind::usage,
-      {.what = "a plan for another model",
-       .got = fmt::format("a model of {} parameters", parameters),
-       .expected = fmt::format("{}, as stages.parameters of the plan", plan.stages.parameters),
-       .hint = "search a plan for this model, or set stages.parameters to 0"});
-}
-
 // A plan of one stage may name the blocks of its model.
 void require_same_blocks(const layout::Plan& plan, const Task& task) {
   if (plan.stages.cut.empty()) return;
@@ -150,6 +138,18 @@ void require_asynchronous(const TrainOptions& options, const layout::Plan& plan)
 
 }  // namespace
 
+void require_same_model(const layout::Plan& plan, const Task& task) {
+  if (plan.stages.parameters == 0) return;
+  const int64_t parameters = nn::parameter_count(task.module());
+  if (plan.stages.parameters == parameters) return;
+  throw Error(
+      "train", ErrorKind::usage,
+      {.what = "a plan for another model",
+       .got = fmt::format("a model of {} parameters", parameters),
+       .expected = fmt::format("{}, as stages.parameters of the plan", plan.stages.parameters),
+       .hint = "search a plan for this model, or set stages.parameters to 0"});
+}
+
 void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::Dataset& dataset) {
   const int ranks = plan.mesh.size(Axis::tensor);
   if (!plan.stages.sequence_parallel || ranks == 1 || dataset.size() == 0) return;
@@ -158,7 +158,7 @@ void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::
 }
 
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
-  require_same_size(plan, task);
+  require_same_model(plan, task);
   if (!is_pipeline(plan)) {
     require_same_blocks(plan, task);
     require_tensor_axis_fits(options, plan, task);

@@ -29,10 +29,14 @@ const comm::Group& outputs_group(const comm::MeshGroups& groups);
 // data axis, or this rank alone (Mesh::sample_shares()).
 comm::Group samples_group(const comm::MeshGroups& groups);
 
-// Throws Error(usage) if the plan's cut names other blocks than those of the task's model, in one
-// stage or in several, or if the plan is a pipeline whose schedule or mesh does not fit the model,
-// or has a tensor axis over which the model cannot be cut (naming the block and both numbers), or
-// if an option of the run cannot be combined with either. Does not communicate.
+// Throws Error(usage) if the plan was found for a model with another number of parameters.
+void require_same_model(const layout::Plan& plan, const Task& task);
+
+// Throws Error(usage) like require_same_model(), and if the plan's cut names other blocks than
+// those of the task's model, in one stage or in several, or if the plan is a pipeline whose
+// schedule or mesh does not fit the model, or has a tensor axis over which the model cannot be cut
+// (naming the block and both numbers), or if an option of the run cannot be combined with either.
+// Does not communicate.
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);
 
 // Throws Error(usage) if the plan has sequence parallelism and the tensor axis does not divide the

@@ -123,8 +123,10 @@ double MemoryPredictor::batch_bytes(int64_t samples) const {
 }
 
 MemoryChoice MemoryPredictor::configured(int ranks) const {
-  // The name does not depend on the cluster.
-  return {.strategy = resolve_plan(options_, layout::Cluster()).strategy,
+  // Neither the name nor the model depends on the cluster.
+  const auto plan = resolve_plan(options_, layout::Cluster());
+  require_same_model(plan, *task_);
+  return {.strategy = plan.strategy,
           .precision = nn::parse_precision(options_.trainer.precision).name,
           .recompute = options_.trainer.recompute,
           .ranks = ranks,

@@ -93,7 +93,8 @@ class MemoryPredictor {
   MemoryPredictor(const MemoryPredictor&) = delete;
   MemoryPredictor& operator=(const MemoryPredictor&) = delete;
 
-  // The choice that the options make on `ranks` ranks, on trainer.num_nodes nodes.
+  // The choice that the options make on `ranks` ranks, on trainer.num_nodes nodes. Throws
+  // Error(usage) if they name a plan for another model.
   MemoryChoice configured(int ranks) const;
   // Why a choice cannot be predicted; empty if it can.
   std::string why_not(const MemoryChoice& choice) const;
