@@ -1,13 +1,14 @@
 // One rank of bench/pipeline_overlap: steps of a pipeline whose passes only wait, with messages of
 // a chosen size, on command.
 //
-// pipeline_overlap_rank SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED, with
-// the variables of torchrun. Every rank has a stage; each of its three passes waits MILLISECONDS. A
-// message has BYTES. Schedule `auto` is made for links that take LINK_MILLISECONDS for a message,
-// and keeps up to two micro-batches for each rank. Schedule `pipedream` has no flushes, and steps
-// of one micro-batch; a step of the command is then MICRO_BATCHES of them, between two drains.
-// BLOCKED is 1 if ranks are to be busy while they send and receive: passes then wait for
-// LINK_MILLISECONDS more for each message. Reads commands "step N" (rank_commands.h).
+// pipeline_overlap_rank SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED
+// IN_FLIGHT, with the variables of torchrun. Every rank has a stage; each of its three passes waits
+// MILLISECONDS. A message has BYTES. Schedule `auto` is made for links that take LINK_MILLISECONDS
+// for a message, and keeps up to two micro-batches for each rank. Schedule `pipedream` has no
+// flushes, IN_FLIGHT micro-batches for each stage that follows, and steps of one micro-batch; a
+// step of the command is then MICRO_BATCHES of them, between two drains. BLOCKED is 1 if ranks are
+// to be busy while they send and receive: passes then wait for LINK_MILLISECONDS more for each
+// message. Reads commands "step N" (rank_commands.h).
 #include <fmt/format.h>
 
 #include <chrono>
@@ -42,12 +43,13 @@ void run_segment(troika::parallel::Pipeline& pipeline, const at::Tensor& batch) 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 7) {
+  if (argc != 8) {
     throw troika::Error(
         "bench", troika::ErrorKind::usage,
         {.what = "arguments of pipeline_overlap_rank",
          .got = std::to_string(argc - 1),
-         .expected = "SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED"});
+         .expected =
+             "SCHEDULE MICRO_BATCHES MILLISECONDS BYTES LINK_MILLISECONDS BLOCKED IN_FLIGHT"});
   }
   at::set_num_threads(1);
   const auto world = troika::comm::world({.backend = "tcp"});
@@ -74,7 +76,9 @@ int main(int argc, char** argv) try {
   const auto weights = troika::layout::weights_of_schedule(options.schedule);
   const bool is_asynchronous = weights != troika::layout::StageWeights::synchronous;
   if (is_asynchronous) {
-    options = {.schedule = troika::layout::kAsynchronousOrder, .weights = weights, .in_flight = 2};
+    options = {.schedule = troika::layout::kAsynchronousOrder,
+               .weights = weights,
+               .in_flight = static_cast<int>(troika::number_of(argv[7]))};
   }
   const troika::comm::MeshGroups groups(world,
                                         troika::layout::Mesh(troika::layout::Axis::pipeline, p));

@@ -76,6 +76,8 @@ TEST_F(PlanCommand, ExplainsAConfigurationInAnyWorld) {
 TEST_F(PlanCommand, TrainRunsAnEditedPlan) {
   const auto plan = troika("plan --ranks 2 --trainer.strategy=zero1" + kPlannedRun).out;
   write("same.toml", plan);
+  EXPECT_THAT(troika("memory --ranks 2 --plan same.toml" + kPlannedRun).out,
+              HasSubstr("> 32         none       zero1 "));
   write("edited.toml", replaced(plan, "micro_batches = 1", "micro_batches = 2"));
   const auto train = [&](const std::string& name, const std::string& arguments) {
     const auto outcome =
@@ -121,7 +123,7 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
   EXPECT_THAT(refused("parameters = 0", "parameters = 7"),
               AllOf(HasSubstr("a plan for another model; got a model of "),
                     HasSubstr("expected 7, as stages.parameters of the plan")));
-  const auto memory = troika("memory --trainer.plan plan.toml" + kPlannedRun);
+  const auto memory = troika("memory --plan plan.toml" + kPlannedRun);
   EXPECT_EQ(memory.exit_code, 2) << memory.out;
   EXPECT_THAT(memory.err, HasSubstr("a plan for another model; got a model of "));
   EXPECT_THAT(refused("zero_group", "zero_grup"),

@@ -16,6 +16,7 @@
 #include "troika/base/text.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
+#include "troika/cli/plan_file.h"
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/observe/summary.h"
@@ -34,6 +35,7 @@ using train::MemoryPrediction;
 
 struct MemoryArguments {
   std::string file;
+  std::string plan;  // a file
   std::vector<int> ranks;
   int64_t budget = 0;  // bytes; 0: not given
   bool json = false;
@@ -272,7 +274,11 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.file, overrides);
-  options = train::with_plan(std::move(options));
+  if (arguments.plan.empty()) {
+    options = train::with_plan(std::move(options));
+  } else {
+    take_plan(options, arguments.plan, overrides);
+  }
   check_memory(options);
   const auto data = options.data;
   // One sample is enough to show the model's input sizes.
@@ -310,6 +316,8 @@ Entry add_memory(CLI::App& app) {
   const auto arguments = std::make_shared<MemoryArguments>();
   command->add_option("CONFIG,--config", arguments->file,
                       "configuration, as for train; default: the default options");
+  command->add_option("--plan", arguments->plan,
+                      "file of a plan, in the form that `troika plan` prints; docs/plan.md");
   command->add_option("--ranks", arguments->ranks, "numbers of processes; default: trainer.devices")
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));
