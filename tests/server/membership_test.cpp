@@ -56,6 +56,73 @@ TEST(ServerMembership, NodesWithNamesThatBreakTheMapAreRefused) {
   EXPECT_EQ(membership.counts().servers, 0);
 }
 
+Beat worker_beat(uint64_t number) {
+  return {.role = Role::worker, .instance = 9, .number = number, .wanted = 0};
+}
+
+TEST(ServerMembership, ARunWithoutAllItsWorkersEnds) {
+  auto options = membership_options();
+  options.first_workers = 3;
+  options.join_timeout = milliseconds(1000);
+  Membership membership(options);
+  EXPECT_EQ(membership.missing(), "");
+  net::Duration now = milliseconds(0);
+  bool has_ended = false;
+  for (uint64_t i = 1; now < milliseconds(1000); ++i, now += milliseconds(50)) {
+    membership.take("w0", worker_beat(i), now);
+    if (i > 2) membership.take("w1", worker_beat(i), now);
+    has_ended = has_ended || membership.expire(now);
+  }
+  EXPECT_FALSE(has_ended);
+  EXPECT_EQ(membership.missing(), "2 of 3 workers and 0 of 1 servers have joined");
+  EXPECT_THAT(membership.status(now),
+              testing::HasSubstr("waits: 2 of 3 workers and 0 of 1 servers have joined\n"));
+  EXPECT_FALSE(membership.have_workers_ended());
+  EXPECT_TRUE(membership.expire(now += milliseconds(50)));
+  membership.take("w2", worker_beat(1), now);
+  for (const auto* name : {"w0", "w1", "w2"}) {
+    EXPECT_EQ(membership.state_for(name).refusal,
+              "only 2 of 3 workers and 0 of 1 servers have joined within 1 s of the first worker");
+  }
+  EXPECT_TRUE(membership.have_workers_ended());
+}
+
+// They will not come again.
+TEST(ServerMembership, WorkersThatEndedBeforeTheLastOneJoinedCount) {
+  auto options = membership_options();
+  options.first_workers = 3;
+  Membership membership(options);
+  auto leaving = worker_beat(2);
+  leaving.is_leaving = true;
+  membership.take("w0", worker_beat(1), milliseconds(1));
+  membership.take("w0", leaving, milliseconds(2));
+  membership.take("w1", worker_beat(1), milliseconds(3));
+  EXPECT_EQ(membership.state_for("w1").granted, -1);
+  for (int i = 1; i < 12; ++i) membership.expire(milliseconds(50 * i));
+  EXPECT_EQ(membership.counts().workers, 0) << "w1 is lost";
+  membership.take("w2", worker_beat(1), milliseconds(600));
+  EXPECT_EQ(membership.state_for("w2").granted, 0);
+}
+
+TEST(ServerMembership, ASchedulerTakesOverFromOneThatHadNotBegun) {
+  auto options = membership_options();
+  options.takes_over = true;
+  Membership membership(options);
+  auto worker = worker_beat(0);
+  auto server = server_beat(0);
+  worker.map = server.map = to_text(RingMap{});
+  net::Duration now = milliseconds(0);
+  for (; membership.is_taking_over() && now < std::chrono::seconds(20); now += milliseconds(50)) {
+    ++worker.number, ++server.number;
+    membership.take("w0", worker, now);
+    membership.take("s0", server, now);
+    membership.expire(now);
+  }
+  EXPECT_FALSE(membership.is_taking_over());
+  EXPECT_EQ(membership.map().master(0), "s0");
+  EXPECT_EQ(membership.state_for("w0").granted, 0);
+}
+
 // The beats before may be lost.
 TEST(ServerMembership, TheLastStepOfAWorkerThatLeavesIsCommitted) {
   Membership membership(membership_options());

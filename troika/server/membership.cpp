@@ -13,6 +13,10 @@ namespace troika::server {
 
 namespace {
 
+// Limits in which no node has told a scheduler that takes over of a map: the one before it was lost
+// before it made one.
+constexpr int kFreshRun = 10;
+
 void require(bool holds, const std::string& what, const std::string& got,
              const std::string& expected) {
   if (!holds) {
@@ -100,6 +104,10 @@ void Membership::take_tables(const Beat& beat) {
 }
 
 bool Membership::join(const std::string& name, const Beat& beat, net::Duration now) {
+  if (!beginning_.failure.empty()) {
+    removed_[name] = {beat.instance, beat.is_leaving, beginning_.failure};
+    return false;
+  }
   Node node{.beat = beat, .heard = now};
   if (beat.role == Role::worker) {
     // It had a number before. Servers may have executed its requests under that number, so that
@@ -114,10 +122,14 @@ bool Membership::join(const std::string& name, const Beat& beat, net::Duration n
     node.granted = committed_;
     map_.workers[node.worker] = name;
     ++map_.generation;
+    if (!has_begun_) {
+      auto& [workers, since, failure] = beginning_;
+      workers.insert(name);
+      if (!since) since = now;
+      has_begun_ = workers.size() >= static_cast<size_t>(options_.first_workers);
+    }
   }
   nodes_[name] = node;
-  const auto workers = map_.workers.size();
-  has_begun_ = has_begun_ || workers >= static_cast<size_t>(options_.first_workers);
   return true;
 }
 
@@ -208,7 +220,10 @@ bool Membership::update_steps() {
 bool Membership::expire(net::Duration now) {
   if (recovery_.is_under_way) {
     last_expire_ = now;
-    if (now - recovery_.began < options_.limit || recovery_.map.generation == 0) return false;
+    if (!recovery_.began) return false;
+    // Nodes that know no map yet do not prove that no other one does.
+    const auto patience = options_.limit * (recovery_.map.generation == 0 ? kFreshRun : 1);
+    if (now - *recovery_.began < patience) return false;
     finish_recovery();
     return true;
   }
@@ -221,9 +236,37 @@ bool Membership::expire(net::Duration now) {
     if (now - node.heard > options_.limit) lost.push_back(name);
   }
   for (const auto& name : lost) remove(name);
+  if (end_if_some_are_missing(now)) return true;
   if (lost.empty()) return false;
   update_ranges();
   update_steps();
+  return true;
+}
+
+std::string Membership::missing() const {
+  if (!beginning_.since) return {};
+  std::vector<std::string> parts;
+  if (!has_begun_) {
+    parts.push_back(
+        fmt::format("{} of {} workers", beginning_.workers.size(), options_.first_workers));
+  }
+  if (!is_assigned_ && !map_.tables.empty()) {
+    parts.push_back(fmt::format("{} of {} servers", counts().servers, options_.first_servers));
+  }
+  if (parts.empty()) return {};
+  return fmt::format("{} have joined", fmt::join(parts, " and "));
+}
+
+bool Membership::end_if_some_are_missing(net::Duration now) {
+  if (!beginning_.since || now - *beginning_.since <= options_.join_timeout) return false;
+  const auto missing = this->missing();
+  if (missing.empty()) return false;
+  beginning_.failure = fmt::format("only {} within {:g} s of the first worker", missing,
+                                   std::chrono::duration<double>(options_.join_timeout).count());
+  for (const auto& name : nodes()) {
+    remove(name);
+    removed_[name].refusal = beginning_.failure;
+  }
   return true;
 }
 
@@ -292,7 +335,7 @@ std::string Membership::directory() const {
 }
 
 bool Membership::have_workers_ended() const {
-  return has_begun_ &&
+  return (has_begun_ || !beginning_.failure.empty()) &&
          std::ranges::none_of(nodes_, [](const auto& entry) { return entry.second.worker != 0; });
 }
 

@@ -24,10 +24,13 @@ struct SchedulerOptions {
   // The number of copies of each range besides the master's. This many servers may be lost at a
   // time without loss of acknowledged writes.
   int replicas = 0;
-  // The ranges are assigned when `first_servers` servers have joined. The first step begins when
-  // `first_workers` workers have joined.
+  // The ranges are assigned when `first_servers` servers are there. The first step begins when
+  // `first_workers` workers have joined, also if some of them have left or were lost since.
   int first_servers = 1;
   int first_workers = 1;
+  // If one of these is missing this long after the first worker has joined, the run ends: all
+  // nodes are refused, with what is missing as the reason.
+  net::Duration join_timeout = std::chrono::minutes(5);
   // A node that sends no beat for this time is lost.
   net::Duration limit = std::chrono::seconds(2);
   Consistency consistency = sequential();
@@ -81,8 +84,12 @@ class Membership {
   State state_for(const std::string& name) const;
   std::vector<std::string> nodes() const;
   NodeCounts counts() const;
-  // Whether `first_workers` have joined, and all workers have left or were lost since.
+  // Whether `first_workers` have joined, and all workers have left or were lost since; or the run
+  // was ended because some had not.
   bool have_workers_ended() const;
+  // Returns which of the nodes to begin with are missing; empty once all were there, and before the
+  // first worker.
+  std::string missing() const;
   // Tells servers that they may end.
   void end_run() { is_over_ = true; }
   const RingMap& map() const { return map_; }
@@ -116,9 +123,17 @@ class Membership {
   // The knowledge that a scheduler that takes over has from the nodes.
   struct Recovery {
     bool is_under_way = false;
-    net::Duration began{0};
+    // When the first node that knows a map was heard; before that, the first node.
+    std::optional<net::Duration> began;
     RingMap map;             // the newest one
     int64_t committed = -1;  // the last step that some node knows as finished by all workers
+  };
+
+  // The beginning of the run.
+  struct Beginning {
+    std::set<std::string> workers;       // all that have joined until the first step
+    std::optional<net::Duration> since;  // when the first one has
+    std::string failure;                 // why the run has ended without its first step
   };
 
   void recover(const std::string& name, const Beat& beat, net::Duration now);
@@ -132,6 +147,8 @@ class Membership {
   // Returns false if the node is refused.
   bool join(const std::string& name, const Beat& beat, net::Duration now);
   void remove(const std::string& name);
+  // Refuses all nodes. Returns whether the time to join is over and some are missing.
+  bool end_if_some_are_missing(net::Duration now);
   void take_copies(const std::string& name, const Beat& beat);
   void update_ranges();
   bool update_steps();
@@ -143,6 +160,7 @@ class Membership {
   RingMap map_;
   bool is_assigned_ = false;  // first_servers have joined
   bool has_begun_ = false;    // first_workers have joined
+  Beginning beginning_;
   std::map<std::string, Node> nodes_;
   std::map<std::string, Removed> removed_;
   uint64_t last_worker_ = 0;

@@ -10,7 +10,7 @@
 namespace troika::server {
 
 void Membership::recover(const std::string& name, const Beat& beat, net::Duration now) {
-  if (recovery_.map.generation == 0) recovery_.began = now;
+  if (!recovery_.began) recovery_.began = now;
   auto& node = nodes_[name];
   if (node.beat.instance == beat.instance && beat.number <= node.beat.number) return;
   node.beat = beat;
@@ -18,18 +18,20 @@ void Membership::recover(const std::string& name, const Beat& beat, net::Duratio
   recovery_.committed = std::max(recovery_.committed, beat.committed);
   if (beat.map.empty()) return;
   auto map = parse_map(beat.map);
+  if (map.generation == 0) return;
   if (map.tables != options_.tables || map.ranges.size() != options_.ranges) {
     throw Error("server", ErrorKind::usage,
                 {.what = "the tables or ranges of " + name + " are not those of the scheduler",
                  .hint = "begin the scheduler again with the options that it had"});
   }
+  if (recovery_.map.generation == 0) recovery_.began = now;
   if (map.generation > recovery_.map.generation) recovery_.map = std::move(map);
 }
 
 void Membership::finish_recovery() {
   const auto beats = std::exchange(nodes_, {});
   const auto recovery = std::exchange(recovery_, {});
-  map_ = recovery.map;
+  if (recovery.map.generation > 0) map_ = recovery.map;
   ++map_.generation;
   committed_ = recovery.committed;
   is_assigned_ = std::ranges::any_of(

@@ -78,6 +78,7 @@ std::string Membership::snapshot_wait() const {
 
 std::string Membership::status(net::Duration now) const {
   std::string text = to_text(map_) + fmt::format("committed {}\n", committed_);
+  if (const auto missing = this->missing(); !missing.empty()) text += "waits: " + missing + "\n";
   int64_t farthest = committed_;
   for (const auto& [name, node] : nodes_) farthest = std::max(farthest, node.beat.finished);
   for (const auto& [name, node] : nodes_) {

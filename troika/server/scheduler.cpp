@@ -15,6 +15,7 @@ namespace troika::server {
 namespace {
 
 constexpr size_t kMostBeat = size_t{64} << 20;
+constexpr net::Duration kNoticeInterval = std::chrono::seconds(10);
 
 // Returns the step of the snapshot with which to begin; -1 without one.
 int64_t step_of_snapshot(const SchedulerOptions& options) {
@@ -66,7 +67,14 @@ void Scheduler::take(const std::string& peer, const std::string& message) {
 }
 
 void Scheduler::tick() {
-  if (membership_.expire(endpoint_.now())) tell_all();
+  const auto now = endpoint_.now();
+  if (membership_.expire(now)) tell_all();
+  const auto missing = membership_.missing();
+  if (missing.empty()) next_notice_ = now + kNoticeInterval;
+  if (now >= next_notice_) {
+    log::warn("[server] the run waits: {}", missing);
+    next_notice_ = now + kNoticeInterval;
+  }
   timer_ = endpoint_.after(interval_, [this] { tick(); });
 }
 

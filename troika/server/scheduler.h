@@ -62,6 +62,7 @@ class Scheduler {
 
   net::Endpoint& endpoint_;
   const net::Duration interval_;
+  net::Duration next_notice_{0};  // if nodes are missing
   Membership membership_;
   net::Ticket timer_ = 0;
   std::mutex saving_;

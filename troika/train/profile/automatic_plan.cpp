@@ -110,6 +110,11 @@ bool may_cut_layers(const TrainOptions& options) {
   return options.optimizer.name != "adamw_8bit" && !options.ema.enabled && options.swa.swa_lrs == 0;
 }
 
+// The memory of profiles, and of other plans without a cut, follows from that of this strategy.
+TrainOptions with_most_memory(const TrainOptions& options) {
+  return with_strategy(options, strategies_by_memory().front());
+}
+
 bool reuses_parameters(const nn::ModelOptions& options) {
   const compat::FakeTensorGuard no_memory;
   const auto model = nn::make_model(options);
@@ -198,16 +203,15 @@ class PlanFinder {
     auto options = plain_;
     options.trainer.precision = precision;
     const auto sizes = micro_batch_sizes(samples(), group_.size());
-    const auto needs = bytes_of_profiles(with_strategy(options, strategies_by_memory().front()),
-                                         dataset_, sizes, group_);
+    const auto needs = bytes_of_profiles(with_most_memory(options), dataset_, sizes, group_);
     for (size_t i = 0; i < sizes.size(); ++i) {
       ProfileOptions how{.micro_batch = sizes[i],
                          .seconds = asked_.seconds,
                          .block_by_block = asked_.block_by_block};
       if (available_ && needs[i] > *available_) {
         how.block_by_block = true;
-        const double least = bytes_of_profile_by_blocks(
-            with_strategy(options, strategies_by_memory().front()), dataset_, sizes[i], group_);
+        const double least =
+            bytes_of_profile_by_blocks(with_most_memory(options), dataset_, sizes[i], group_);
         if (least > *available_) {
           note_too_large(precision, sizes[i], least);
           continue;
@@ -261,8 +265,8 @@ class PlanFinder {
       return can_be_run(settings, weights, is_uneven, ranks);
     };
     const auto memory = std::make_shared<const OneStageMemory>(
-        with_strategy(plain_, strategies_by_memory().front()), dataset_, problem.profiles,
-        samples(), problem.offload.empty() ? nullptr : &targets_, group_);
+        with_most_memory(plain_), dataset_, problem.profiles, samples(),
+        problem.offload.empty() ? nullptr : &targets_, group_);
     problem.one_stage_bytes = [memory](const StepSettings& settings) {
       return (*memory)(settings);
     };
