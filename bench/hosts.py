@@ -18,6 +18,13 @@ class Hosts:
         if os.geteuid() != 0:
             fail("makes network namespaces; expected root")
         self.names = []
+        try:
+            self.make(count, rate)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def make(self, count, rate):
         switch = self.add("switch")
         run("ip", "-n", switch, "link", "add", "bridge", "mtu", "9000", "type", "bridge")
         run("ip", "-n", switch, "link", "set", "bridge", "up")

@@ -90,6 +90,16 @@ class ServedLaunch : public testing::Test {
 TEST_F(ServedLaunch, GoesOnWithoutALostServer) {
   cluster::Launch launch(options(3, 2, 1));
   ASSERT_TRUE(saves_beyond(checkpoints(), 5, kServedPatience)) << launch.err();
+  const std::string question = "troika server status ";
+  const auto printed = launch.err().substr(launch.err().find(question) + question.size());
+  // Not by run_program(), which ends all other processes of this one.
+  const auto asked =
+      fmt::format("{} server status {} > {}", TROIKA_PROGRAM, printed.substr(0, printed.find('\n')),
+                  (folder_ / "status").string());
+  EXPECT_EQ(std::system(asked.c_str()), 0);
+  EXPECT_THAT(read_file(folder_ / "status"),
+              AllOf(HasSubstr("server server-2: heard "), HasSubstr("worker worker-1: heard "),
+                    Not(HasSubstr("waits: "))));
   kill("server0");
   ASSERT_TRUE(saves_beyond(checkpoints(), step() + 10, kServedPatience)) << launch.err();
   launch.signal(SIGTERM);

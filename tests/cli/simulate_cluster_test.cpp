@@ -106,6 +106,11 @@ TEST_F(SimulateCluster, RefusesWithFileAndField) {
   EXPECT_THAT(refused("--plan four.toml --profile profile.json --cluster cluster.toml"),
               HasSubstr("[plan] devices of the cluster; got 2, expected at least 4"));
   EXPECT_THAT(refused(files + "--slow 2,2"), HasSubstr("[plan] a slow rank; got rank 2 by 2"));
+  EXPECT_THAT(refused(files + "--slow 1,2 --slow 1,3"), HasSubstr("expected each rank once"));
+  EXPECT_THAT(refused(files + "--stragglers 0.5 inf"), HasSubstr("[simulate] --stragglers; got "));
+  EXPECT_THAT(refused(files + "--stragglers nan 2"), HasSubstr("[simulate] --stragglers; got "));
+  EXPECT_THAT(refused(files + "--jitter nan"), HasSubstr("--jitter: Value nan not in range"));
+  EXPECT_THAT(refused(files + "--mean-between-failures nan"), HasSubstr("nan not in range"));
   EXPECT_THAT(refused(files + "--slow 2"),
               HasSubstr("[simulate] --slow; got 2, expected RANK,FAC"));
   EXPECT_THAT(refused(files + "--sweep hosts=1..2"), HasSubstr("[plan] --sweep; got hosts=1..2"));

@@ -50,7 +50,7 @@ TEST(Cluster, KnowsHowNearDevicesAre) {
 TEST(Cluster, TextRoundTrips) {
   auto cluster = Cluster::parse(kText, "cluster.toml");
   // Ranks may be on alternating hosts.
-  cluster.devices.push_back({.host = 0, .group = 2, .memory_bytes = 5, .flops = 1.0 / 3});
+  cluster.devices.push_back({.host = 0, .group = 2, .memory_bytes = 5, .flops = 100.0 / 3});
   EXPECT_EQ(Cluster::parse(cluster.text(), "again"), cluster) << cluster.text();
   const auto uniform = Cluster::uniform(2, 3);
   EXPECT_EQ(Cluster::parse(uniform.text(), "again"), uniform) << uniform.text();
@@ -92,6 +92,15 @@ TEST(Cluster, RefusesWhatIsNone) {
             "[layout] devices (c.toml:1); got 1, expected a table of keys");
   EXPECT_EQ(refused("links = 3" + devices),
             "[layout] links (c.toml:1); got 3, expected a table of keys");
+  EXPECT_EQ(refused("[links.host]\nlatency = inf" + devices),
+            "[layout] links.host.latency (c.toml:2); got inf, expected at most 1e+09");
+  EXPECT_EQ(refused("[links.host]\nbandwidth = 1e-300" + devices),
+            "[layout] links.host.bandwidth (c.toml:2); got 1e-300, expected at least 1, or 0: not "
+            "known");
+  EXPECT_EQ(refused(devices + "flops = inf"),
+            "[layout] devices.flops (c.toml:4); got inf, expected at most 1e+18");
+  EXPECT_EQ(refused("[devices]\nhost = \"a\""),
+            "[layout] devices (c.toml:1); got a table, expected an array of tables ([[devices]])");
   EXPECT_EQ(refused(""),
             "[layout] c.toml has no devices; expected a table [[devices]] with a host");
   EXPECT_THAT(refused("[links"), testing::StartsWith("[layout] c.toml:1 is not TOML; got "));

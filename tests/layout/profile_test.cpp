@@ -187,6 +187,12 @@ TEST(Profile, RefusesWithTheLineAndTheField) {
             "[layout] overlap (p.json:5); got 1.5, expected at most 1");
   EXPECT_EQ(error_of(replaced(kProfile, "\"overlap\": 0.5", "\"overlap\": -1.5")),
             "[layout] overlap (p.json:5); got -1.5, expected a number >= -1");
+  EXPECT_THAT(error_of(replaced(kProfile, "\"spread\": 0.125", "\"spread\": 1e300")),
+              HasSubstr("; got 1e+300, expected at most 1000"));
+  EXPECT_THAT(error_of(replaced(kProfile, "\"micro_batch\": 32", "\"micro_batch\": 1e300")),
+              HasSubstr("; got 1e+300, expected at most 1e+18"));
+  EXPECT_THAT(error_of(replaced(kProfile, "\"bandwidth\": 1.25e+10", "\"bandwidth\": 1e-300")),
+              HasSubstr("; got 1e-300, expected at least 1, or 0: not known"));
   EXPECT_THAT(error_of("{\n\"blocks\": [}"), HasSubstr("p.json:2 is not JSON"));
   EXPECT_THAT(error_of("{\"blocks\": []}"), HasSubstr("blocks (p.json:1); got none"));
   EXPECT_THAT(error_of("{\"model\": \"a\"}"), HasSubstr("blocks (p.json:1); got no such key"));

@@ -1,5 +1,6 @@
 #include "troika/plan/search/published.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -232,6 +233,12 @@ TEST(Published, RefusesNumbersThatMeanNothing) {
                "[plan] machines of a level; got 0, expected from 1 to 4096");
   EXPECT_ERROR(plan_published(profile, {.levels = {{2, -1}}}), ErrorKind::usage,
                "[plan] bandwidth of a level; got -1, expected a number of bytes per second > 0");
+  auto parts = chain({{1, 1}, {1, 1}, {1, 1}});
+  parts.edges = {{0, 2}};
+  EXPECT_ERROR(plan_published(parts, {.levels = {{2, 1}}}), ErrorKind::usage,
+               fmt::format("[plan] a profile whose blocks are not connected; got no edge between "
+                           "the blocks of {} and {}, expected edges that connect all blocks",
+                           parts.blocks[0].name, parts.blocks[1].name));
   auto input = profile;
   input.blocks[0].layer = "Input";
   EXPECT_ERROR(plan_published(input, {.levels = {{1, 1}}}), ErrorKind::usage,

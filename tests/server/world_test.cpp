@@ -89,6 +89,14 @@ TEST(ServerWorld, WorkersAreKilledAndOthersJoin) {
   EXPECT_EQ(processes["worker0"].end(), 0) << "steps are whole";
   EXPECT_EQ(processes["worker2"].end(), 0);
   EXPECT_EQ(processes["scheduler0"].end(), 0);
+  const auto sum = [&](const char* worker) {
+    const auto& text = processes[worker].text();
+    return std::stod(text.substr(text.rfind("sum ") + 4));
+  };
+  EXPECT_GE(sum("worker0"), kWorldSteps + 10 + 1)
+      << "of worker 0, steps 0 to 9 of worker 1, and of worker 2";
+  EXPECT_LE(sum("worker0"), 3 * kWorldSteps);
+  EXPECT_EQ(sum("worker0"), sum("worker2"));
 }
 
 TEST(ServerWorld, AnotherSchedulerTakesOver) {

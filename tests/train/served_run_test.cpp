@@ -104,6 +104,11 @@ TEST_F(ServedRun, ReportStaleness) {
     }
     EXPECT_LE(summary.metrics.at("staleness/p50"), summary.metrics.at("staleness/p95"));
     EXPECT_LE(summary.metrics.at("staleness/p95"), summary.metrics.at("staleness/max"));
+    double steps = 0;
+    for (const auto* range : {"0", "1", "2_to_3", "4_to_7", "8_or_more"}) {
+      steps += summary.metrics.at(fmt::format("staleness/steps_{}", range));
+    }
+    EXPECT_EQ(steps * 4, 2.0 * static_cast<double>(summary.steps)) << "both ranks' of an epoch";
     std::vector<double> losses;
     for (const auto& [step, row] : csv_rows(summary.run_folder)) {
       if (row.contains("staleness/p95")) losses.push_back(std::stod(row.at(observe::kEpochLoss)));

@@ -1,4 +1,5 @@
 #include "troika/cli/automatic_arguments.h"
+#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,7 +25,7 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
   command
       .add_option(kSeconds, arguments.seconds,
                   "with --plan auto: seconds for the passes of each profile; default: 2")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(between(0, 3600));
   command
       .add_option(kPrecisions, arguments.precisions,
                   "with --plan auto: the precisions that the plan may have, as 32,bf16-mixed; "
@@ -33,8 +34,7 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
       ->allow_extra_args(false);  // so that the next word may be CONFIG
   command.add_flag(std::string("!") + kNoTensor, arguments.cuts_layers,
                    "do not consider plans that cut layers over a tensor axis");
-  command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)
-      ->check(CLI::NonNegativeNumber);
+  command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)->check(between(0, 1e18));
   command.add_flag(
       kBlockByBlock, arguments.block_by_block,
       "with --plan auto: measure the blocks of the model one by one, also where a step "

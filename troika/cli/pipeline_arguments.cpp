@@ -1,4 +1,5 @@
 #include "troika/cli/pipeline_arguments.h"
+#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -106,14 +107,14 @@ std::vector<CLI::Option*> add_timing_options(CLI::App& command, PipelineArgument
               fmt::format("the most that a rank may keep, in activations of a whole stage for one "
                           "micro-batch; default: none, and 2 P for {}",
                           plan::kAutomaticSchedule))
-          ->check(CLI::Range(0.001, 1e6)));
+          ->check(between(0.001, 1e6)));
   options.push_back(
       command
           .add_option(
               "--input-part-frees", arguments.memory.input_part_frees,
               "share of the activations that the input part of a backward pass frees, where "
               "memory is counted; default: 0.5")
-          ->check(CLI::Range(0.0, 1.0)));
+          ->check(between(0, 1)));
   return options;
 }
 

@@ -1,4 +1,5 @@
 #include "troika/cli/plan_search.h"
+#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -138,13 +139,13 @@ void add_search_options(CLI::App& command, SearchArguments& arguments) {
       .add_option("--compression-ratio", arguments.compression_ratio,
                   "with --profile: factor by which activations are compressed for transfers; with "
                   "PipeDream's cost models, transfers take no time by default")
-      ->check(CLI::PositiveNumber)
+      ->check(between(1e-12, 1e18))
       ->needs(profile);
   command
       .add_option(
           "--global-batch", arguments.global_batch,
           "with --profile: samples of an optimizer step; default: one micro-batch on each device")
-      ->check(CLI::PositiveNumber)
+      ->check(between(1e-12, 1e18))
       ->needs(profile);
   command.add_option("--json", arguments.json, "with --profile: file to write the result to")
       ->needs(profile);

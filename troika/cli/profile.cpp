@@ -7,6 +7,7 @@
 #include "troika/base/file.h"
 #include "troika/base/log.h"
 #include "troika/base/text.h"
+#include "troika/cli/between.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/session.h"
@@ -108,7 +109,7 @@ Entry add_profile(CLI::App& app) {
   command
       ->add_option("--seconds", arguments->asked.seconds,
                    "for the passes of the blocks; default: 3")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(between(0, 3600));
   command->add_flag("--block-by-block", arguments->asked.block_by_block,
                     "measure one block at a time, with the memory of no other block; done in any "
                     "case if a step of the whole model does not fit in memory");

@@ -1,4 +1,5 @@
 #include "troika/cli/simulate_cluster.h"
+#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -31,17 +32,21 @@ const std::vector<std::pair<std::string, Algorithm>> kAlgorithms{
     {"double_tree", Algorithm::double_tree},
     {"hierarchical", Algorithm::hierarchical}};
 
+// By which a device may be slower.
+constexpr double kMostFactor = 1e6;
+
 std::pair<int, double> parse_slow(const std::string& text) {
   const auto words = split(text, ',');
   if (words.size() == 2) {
     const auto rank = parse_int(trim(words[0]));
     const auto factor = parse_double(trim(words[1]));
     if (rank && *rank >= 0 && *rank <= 1'000'000 && factor && *factor > 0 &&
-        std::isfinite(*factor)) {
+        *factor <= kMostFactor) {
       return {static_cast<int>(*rank), *factor};
     }
   }
-  refuse_argument("simulate", "--slow", text, "RANK,FACTOR: a rank, and a factor above 0");
+  refuse_argument("simulate", "--slow", text,
+                  "RANK,FACTOR: a rank, and a factor above 0 and at most 10^6");
 }
 
 layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
@@ -91,14 +96,20 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
   if (!arguments.stragglers.empty()) {
     run.disturbances.straggler_share = arguments.stragglers[0];
     run.disturbances.straggler_factor = arguments.stragglers[1];
-    if (arguments.stragglers[0] < 0 || arguments.stragglers[0] > 1 ||
-        !(arguments.stragglers[1] > 0)) {
-      refuse_argument("simulate", "--stragglers",
-                      fmt::format("{:g} {:g}", arguments.stragglers[0], arguments.stragglers[1]),
-                      "a share of devices from 0 to 1, and a factor above 0");
+    const double share = arguments.stragglers[0], factor = arguments.stragglers[1];
+    if (!(share >= 0 && share <= 1 && factor > 0 && factor <= kMostFactor)) {
+      refuse_argument("simulate", "--stragglers", fmt::format("{:g} {:g}", share, factor),
+                      "a share of devices from 0 to 1, and a factor above 0 and at most 10^6");
     }
   }
-  for (const auto& text : arguments.slow) run.disturbances.slow_ranks.push_back(parse_slow(text));
+  auto& slow = run.disturbances.slow_ranks;
+  for (const auto& text : arguments.slow) {
+    const auto given = parse_slow(text);
+    if (std::ranges::count(slow, given.first, &std::pair<int, double>::first) > 0) {
+      refuse_argument("simulate", "--slow", text, "each rank once");
+    }
+    slow.push_back(given);
+  }
   constexpr int kBetweenDrains = 100;
   run.steps = arguments.steps > 0          ? arguments.steps
               : run.plan.is_asynchronous() ? kBetweenDrains
@@ -124,7 +135,7 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
     options.push_back(command.add_option(name, value, help));
     return options.back();
   };
-  const CLI::Range times(0.0, 1e12), positive(1e-12, 1e12);
+  const auto times = between(0, 1e12), positive = between(1e-12, 1e12);
   command.add_option("CONFIG", arguments.config,
                      "with --profile: a configuration whose plan is simulated, as for troika plan");
   add("--plan", arguments.plan, "file with a plan, instead of CONFIG");
@@ -146,7 +157,7 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
       ->check(times);
   add("--jitter", arguments.disturbances.jitter,
       "standard deviation of the time of a pass, as a fraction of the time; default: 0")
-      ->check(CLI::Range(0.0, 10.0));
+      ->check(between(0, 10));
   add("--stragglers", arguments.stragglers,
       "SHARE FACTOR: each device is slow with the probability SHARE, and takes FACTOR times as "
       "long")
@@ -160,7 +171,7 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
   mean->check(positive);
   add("--failure-shape", arguments.failures.shape,
       "shape of the Weibull distribution of times between failures; default: 1, exponential")
-      ->check(CLI::Range(0.1, 10.0))
+      ->check(between(0.1, 10))
       ->needs(mean);
   add("--checkpoint-interval", arguments.failures.checkpoint_interval,
       "seconds between checkpoints; default: 600")

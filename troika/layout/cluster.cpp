@@ -28,6 +28,8 @@ std::string show(const toml::node& node) {
   return out.str();
 }
 
+constexpr double kMostLatency = 1e9, kMostRate = 1e18;
+
 // A table of the file, with its path in the file.
 class Section {
  public:
@@ -49,18 +51,29 @@ class Section {
   bool has(const std::string& key) const { return table_->contains(key); }
   Section section(const std::string& key) const { return {*table_->get(key), file_, path_of(key)}; }
 
-  // Returns a number that must be at least `least`, or `otherwise` if the key is missing.
+  // Returns a number from `least` to `most`, or `otherwise` if the key is missing.
   template <typename T>
-  T number(const std::string& key, T least, T otherwise) const {
+  T number(const std::string& key, T least, T otherwise,
+           T most = std::numeric_limits<T>::max()) const {
     const auto* node = table_->get(key);
     if (!node) return otherwise;
     auto value = node->value_exact<T>();
     // TOML parses 1 as an integer.
     const auto integer = node->value_exact<int64_t>();
     if (!value && integer) value = static_cast<T>(*integer);
+    if (value && *value > most) {
+      fail(path_of(key), *node, show(*node), fmt::format("at most {:g}", double(most)));
+    }
     if (value && *value >= least) return *value;
     fail(path_of(key), *node, show(*node),
          fmt::format("{} >= {}", std::is_same_v<T, double> ? "a number" : "an integer", least));
+  }
+  // Returns a rate per second, or 0 if it is not known.
+  double rate(const std::string& key) const {
+    const auto value = number<double>(key, 0, 0, kMostRate);
+    if (value == 0 || value >= 1) return value;
+    const auto& node = *table_->get(key);
+    fail(path_of(key), node, show(node), "at least 1, or 0: not known");
   }
   std::string text(const std::string& key) const {
     const auto* node = table_->get(key);
@@ -100,7 +113,7 @@ void add_devices(Cluster& cluster, const Section& row) {
        .count = static_cast<int>(count),
        .group = static_cast<int>(std::min<int64_t>(group, std::numeric_limits<int>::max())),
        .memory_bytes = row.number<int64_t>("memory_bytes", 0, 0),
-       .flops = row.number<double>("flops", 0, 0)});
+       .flops = row.rate("flops")});
 }
 
 }  // namespace
@@ -132,13 +145,17 @@ Cluster Cluster::parse(std::string_view toml, std::string_view name) {
       if (!links.has(key)) continue;
       const auto row = links.section(key);
       row.require_keys({"latency", "bandwidth"});
-      cluster.*link = {row.number<double>("latency", 0, 0), row.number<double>("bandwidth", 0, 0)};
+      cluster.*link = {row.number<double>("latency", 0, 0, kMostLatency), row.rate("bandwidth")};
     }
   }
   if (const auto* rows = root["devices"].as_array()) {
     for (const auto& row : *rows) add_devices(cluster, {row, name, "devices"});
   }
   if (cluster.devices.empty()) {
+    if (const auto* given = root.get("devices"); given && !given->is_array()) {
+      refuse(fmt::format("devices ({}:{})", name, given->source().begin.line), "a table",
+             "an array of tables", "[[devices]]");
+    }
     refuse(fmt::format("{} has no devices", name), "", "a table [[devices]] with a host");
   }
   return cluster;

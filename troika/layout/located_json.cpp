@@ -178,9 +178,13 @@ bool JsonField::boolean() const {
 }
 
 double JsonField::number(double least) const {
-  if (value_.kind != JsonKind::number || !std::isfinite(value_.number) || value_.number < least) {
-    fail(got(), fmt::format("a number >= {}", least));
-  }
+  return number(least, kMostNumber);
+}
+
+double JsonField::number(double least, double most) const {
+  const bool is_number = value_.kind == JsonKind::number && std::isfinite(value_.number);
+  if (!is_number || value_.number < least) fail(got(), fmt::format("a number >= {}", least));
+  if (value_.number > most) fail(got(), fmt::format("at most {:g}", most));
   return value_.number;
 }
 

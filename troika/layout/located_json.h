@@ -26,6 +26,9 @@ struct LocatedJson {
 // that is not JSON and for a key that occurs twice in an object.
 LocatedJson parse_located_json(std::string_view text, std::string_view name);
 
+// Sums and products of several numbers up to this one are finite.
+inline constexpr double kMostNumber = 1e18;
+
 // A value of a file with its path in the file, such as blocks[3].name. The file's name and the
 // value must outlive this object.
 class JsonField {
@@ -43,9 +46,10 @@ class JsonField {
   std::string text(std::string_view key) const { return member(key).text(); }
   std::string text() const;
   bool boolean() const;
-  // Returns a finite number; throws Error(usage) if it is below `least`.
+  // Returns a number; throws Error(usage) if it is below `least`, or above `most` or kMostNumber.
   double number(std::string_view key, double least = 0) const { return member(key).number(least); }
   double number(double least) const;
+  double number(double least, double most) const;
   double number_or(std::string_view key, double otherwise, double least = 0) const {
     return has(key) ? number(key, least) : otherwise;
   }

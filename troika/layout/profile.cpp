@@ -21,17 +21,20 @@ struct BlockNumber {
   const char* key;
   double ProfiledBlock::*value;
   bool is_required;
+  double most;
 };
 
+constexpr double kMostSeconds = 1e9, kMostSpread = 1000;
+
 constexpr std::array<BlockNumber, 8> kNumbers{
-    {{"forward_seconds", &ProfiledBlock::forward, true},
-     {"backward_input_seconds", &ProfiledBlock::backward_input, true},
-     {"backward_weight_seconds", &ProfiledBlock::backward_weight, true},
-     {"spread", &ProfiledBlock::spread, false},
-     {"output_bytes", &ProfiledBlock::output_bytes, true},
-     {"saved_bytes", &ProfiledBlock::saved_bytes, true},
-     {"parameter_bytes", &ProfiledBlock::parameter_bytes, true},
-     {"workspace_bytes", &ProfiledBlock::workspace_bytes, false}}};
+    {{"forward_seconds", &ProfiledBlock::forward, true, kMostSeconds},
+     {"backward_input_seconds", &ProfiledBlock::backward_input, true, kMostSeconds},
+     {"backward_weight_seconds", &ProfiledBlock::backward_weight, true, kMostSeconds},
+     {"spread", &ProfiledBlock::spread, false, kMostSpread},
+     {"output_bytes", &ProfiledBlock::output_bytes, true, kMostNumber},
+     {"saved_bytes", &ProfiledBlock::saved_bytes, true, kMostNumber},
+     {"parameter_bytes", &ProfiledBlock::parameter_bytes, true, kMostNumber},
+     {"workspace_bytes", &ProfiledBlock::workspace_bytes, false, kMostNumber}}};
 
 constexpr std::array<std::pair<const char*, double TensorCut::*>, 6> kCutNumbers{
     {{"time_share", &TensorCut::time_share},
@@ -77,6 +80,16 @@ TensorCut read_cut(const JsonField& field) {
   return cut;
 }
 
+// Returns a rate per second, or 0 if it is not known.
+double read_rate(const JsonField& field) {
+  const double rate = field.number(0);
+  if (rate > 0 && rate < 1) field.fail(fmt::format("{:g}", rate), "at least 1, or 0: not known");
+  return rate;
+}
+double read_rate_or_none(const JsonField& field, std::string_view key) {
+  return field.has(key) ? read_rate(field.member(key)) : 0;
+}
+
 ProfiledBlock read_block(const JsonField& field) {
   std::vector<std::string> keys{"name", "layer", "tensor"};
   for (const auto& number : kNumbers) keys.emplace_back(number.key);
@@ -88,7 +101,7 @@ ProfiledBlock read_block(const JsonField& field) {
   if (field.has("layer")) block.layer = field.text("layer");
   for (const auto& number : kNumbers) {
     if (number.is_required || field.has(number.key)) {
-      block.*(number.value) = field.number(number.key);
+      block.*(number.value) = field.member(number.key).number(0, number.most);
     }
   }
   if (field.has("tensor")) block.tensor = read_cut(field.member("tensor"));
@@ -113,7 +126,9 @@ void read_links(Profile& profile, const JsonField& links) {
     const auto field = links.member(key);
     field.require_keys({"latency", "bandwidth", "spread"});
     profile.*member = {
-        .link = {.latency = field.number_or("latency", 0), .bandwidth = field.number("bandwidth")},
+        .link = {.latency =
+                     field.has("latency") ? field.member("latency").number(0, kMostSeconds) : 0,
+                 .bandwidth = read_rate(field.member("bandwidth"))},
         .spread = field.number_or("spread", 0)};
   }
 }
@@ -157,14 +172,14 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   profile.model.parameters = static_cast<int64_t>(file.number_or("parameters", 0));
   if (file.has("device")) profile.device = file.text("device");
   if (file.has("precision")) profile.precision = file.text("precision");
-  profile.device_flops = file.number_or("device_flops", 0);
+  profile.device_flops = read_rate_or_none(file, "device_flops");
   profile.micro_batch = file.number_or("micro_batch", 1, 1);
   if (file.has("splits_backward")) {
     profile.splits_backward = file.member("splits_backward").boolean();
   }
   profile.optimizer_factor = file.number_or("optimizer_factor", 0);
-  profile.optimizer_bytes_per_second = file.number_or("optimizer_bytes_per_second", 0);
-  profile.gather_bytes_per_second = file.number_or("gather_bytes_per_second", 0);
+  profile.optimizer_bytes_per_second = read_rate_or_none(file, "optimizer_bytes_per_second");
+  profile.gather_bytes_per_second = read_rate_or_none(file, "gather_bytes_per_second");
   profile.in_step.overlap = file.number_or("overlap", 1, -1);
   if (profile.in_step.overlap > 1)
     file.member("overlap").fail(fmt::format("{}", profile.in_step.overlap), "at most 1");

@@ -123,7 +123,7 @@ std::vector<std::pair<std::string, double>> ReplicaNumbers::take_statistics() {
     steps.push_back(static_cast<int64_t>(total_[i] - reported_[i]));
   }
   reported_ = total_;
-  return staleness_percentiles(steps);
+  return staleness_metrics(steps);
 }
 
 }  // namespace troika::parallel

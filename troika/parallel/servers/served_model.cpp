@@ -45,7 +45,7 @@ at::ScalarType type_of(const std::vector<optim::Parameter>& parameters) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> staleness_percentiles(std::span<const int64_t> steps) {
+std::vector<std::pair<std::string, double>> staleness_metrics(std::span<const int64_t> steps) {
   const int64_t total = std::accumulate(steps.begin(), steps.end(), int64_t{0});
   if (total == 0) return {};
   // The smallest staleness that at least this share of the steps does not exceed.
@@ -58,9 +58,21 @@ std::vector<std::pair<std::string, double>> staleness_percentiles(std::span<cons
     }
     return static_cast<double>(kMostStaleness);
   };
+  const auto between = [&](int64_t first, int64_t last) {
+    int64_t sum = 0;
+    for (int64_t i = first; i <= last && i < std::ssize(steps); ++i) {
+      sum += steps[static_cast<size_t>(i)];
+    }
+    return static_cast<double>(sum);
+  };
   return {{"staleness/p50", percentile(0.5)},
           {"staleness/p95", percentile(0.95)},
-          {"staleness/max", percentile(1)}};
+          {"staleness/max", percentile(1)},
+          {"staleness/steps_0", between(0, 0)},
+          {"staleness/steps_1", between(1, 1)},
+          {"staleness/steps_2_to_3", between(2, 3)},
+          {"staleness/steps_4_to_7", between(4, 7)},
+          {"staleness/steps_8_or_more", between(8, kMostStaleness)}};
 }
 
 // Its memory for states takes what take_states() reads from the servers.

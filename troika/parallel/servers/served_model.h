@@ -32,9 +32,10 @@ struct ServedOptions;
 
 // Numbers of steps by their staleness, 0 to kMostStaleness; greater ones count as kMostStaleness.
 inline constexpr int64_t kMostStaleness = 1023;
-// Returns the percentiles `staleness/p50` and `p95` and the maximum `staleness/max`; nothing if
+// Returns the percentiles `staleness/p50` and `p95`, the maximum `staleness/max`, and a histogram:
+// the numbers of steps with a staleness in a range, as `staleness/steps_2_to_3`. Returns nothing if
 // there are no steps.
-std::vector<std::pair<std::string, double>> staleness_percentiles(std::span<const int64_t> steps);
+std::vector<std::pair<std::string, double>> staleness_metrics(std::span<const int64_t> steps);
 
 // The parameters' tables, and this process's worker. Functions block until `deadline` at most, and
 // throw the errors of server::Handle::wait(). Not thread-safe.

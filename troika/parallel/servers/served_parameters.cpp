@@ -131,7 +131,7 @@ std::vector<std::pair<std::string, double>> ServedParameters::take_statistics() 
   const auto counts = at::tensor(staleness_, at::kLong);
   group_.all_reduce(counts, comm::ReduceOp::sum, {.label = "staleness"});
   std::ranges::fill(staleness_, 0);
-  return staleness_percentiles({counts.data_ptr<int64_t>(), static_cast<size_t>(counts.numel())});
+  return staleness_metrics({counts.data_ptr<int64_t>(), static_cast<size_t>(counts.numel())});
 }
 
 void ServedParameters::load_state(const optim::NamedTensors& state) {

@@ -73,9 +73,8 @@ class ServedParameters : public Exchange {
   void spread_parameters() override;
   void synchronize_replicas() override;
   void fetch_states() override { synchronize_replicas(); }
-  // Returns the percentiles `staleness/p50` and `p95` and the maximum `staleness/max`, over the
-  // steps of all ranks: by how many steps the parameters of a rank's step may have lacked
-  // gradients when they were pulled. Numbers above 1023 count as 1023.
+  // Returns staleness_metrics() over the steps of all ranks: by how many steps the parameters of a
+  // rank's step may have lacked gradients when they were pulled. Numbers above 1023 count as 1023.
   std::vector<std::pair<std::string, double>> take_statistics() override;
   // Returns nothing: all state is that of parameters and optimizer.
   optim::NamedTensors state() const override { return {}; }

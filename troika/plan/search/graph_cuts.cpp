@@ -1,5 +1,7 @@
 #include "troika/plan/search/graph_cuts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -137,7 +139,15 @@ class Graph {
       }
     }
     for (size_t block = 0; block < readers_.size(); ++block) {
-      if (has(all, block)) universe_.push_back(block);
+      if (has(all, block)) {
+        universe_.push_back(block);
+      } else if (is_planned_[block]) {
+        throw Error("plan", ErrorKind::usage,
+                    {.what = "a profile whose blocks are not connected",
+                     .got = fmt::format("no edge between the blocks of {} and {}",
+                                        profile_.blocks[first_].name, profile_.blocks[block].name),
+                     .expected = "edges that connect all blocks"});
+      }
     }
   }
 
