@@ -109,8 +109,10 @@ TEST_F(SimulateCluster, RefusesWithFileAndField) {
   EXPECT_THAT(refused(files + "--slow 1,2 --slow 1,3"), HasSubstr("expected each rank once"));
   EXPECT_THAT(refused(files + "--stragglers 0.5 inf"), HasSubstr("[simulate] --stragglers; got "));
   EXPECT_THAT(refused(files + "--stragglers nan 2"), HasSubstr("[simulate] --stragglers; got "));
-  EXPECT_THAT(refused(files + "--jitter nan"), HasSubstr("--jitter: Value nan not in range"));
-  EXPECT_THAT(refused(files + "--mean-between-failures nan"), HasSubstr("nan not in range"));
+  EXPECT_THAT(refused(files + "--jitter nan"),
+              HasSubstr("[simulate] --jitter; got nan, expected from"));
+  EXPECT_THAT(refused(files + "--mean-between-failures nan"),
+              HasSubstr("[simulate] --mean-between-failures; got nan, expected from"));
   EXPECT_THAT(refused(files + "--slow 2"),
               HasSubstr("[simulate] --slow; got 2, expected RANK,FAC"));
   EXPECT_THAT(refused(files + "--sweep hosts=1..2"), HasSubstr("[plan] --sweep; got hosts=1..2"));

@@ -327,7 +327,10 @@ TEST(Downpour, StalenessCountsPushesOfOthers) {
     exchange.synchronize_replicas();
     // The pushes of replica 0 have 0 and 2, those of replica 1 have 1 and 0.
     const std::vector<std::pair<std::string, double>> expected{
-        {"staleness/p50", 0}, {"staleness/p95", 2}, {"staleness/max", 2}};
+        {"staleness/p50", 0},          {"staleness/p95", 2},
+        {"staleness/max", 2},          {"staleness/steps_0", 2},
+        {"staleness/steps_1", 1},      {"staleness/steps_2_to_3", 1},
+        {"staleness/steps_4_to_7", 0}, {"staleness/steps_8_or_more", 0}};
     EXPECT_EQ(exchange.take_statistics(), expected);
     EXPECT_TRUE(exchange.take_statistics().empty()) << "no push since";
   });

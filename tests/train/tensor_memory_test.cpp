@@ -81,7 +81,8 @@ TEST(TensorMemory, SaysWhyAnAxisIsNotPredicted) {
   other.strategy = "ddp";
   EXPECT_EQ(predictor.why_not(other), "strategy ddp with options that cut the model");
   const auto of_two = predictor.predict(predictor.configured(2));
-  EXPECT_EQ(predictor.predict(predictor.configured(2)).step.sum(), of_two.step.sum());
+  // LibTorch allocates a little at the first use of an operator only.
+  EXPECT_NEAR(predictor.predict(predictor.configured(2)).step.sum(), of_two.step.sum(), 4096);
   options.mesh.tensor = 3;
   EXPECT_THAT(why_not(3), HasSubstr("8 heads, 3 ranks"));
   options.mesh.tensor = 2;
