@@ -225,7 +225,7 @@ void add_options(config::Table& table, PipelineSection& options) {
             "of no weights");
   table.add("pipeline.in_flight", &options.in_flight,
             "pipedream and pipedream_2bw: micro-batches that a stage has in flight for each stage "
-            "that follows; 2 hides messages that take half as long as a stage, and keeps more "
+            "that follows; 2 hides messages where links are busy half of the time, and keeps more "
             "versions of the weights",
             config::between(int64_t{1}, int64_t{1000}));
   table.add("pipeline.steps_by_replicas", &options.steps_by_replicas,
