@@ -1,10 +1,10 @@
 #include "troika/cli/automatic_arguments.h"
-#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "troika/cli/between.h"
 #include "troika/cli/plan_file.h"
 #include "troika/cli/refuse_argument.h"
 

@@ -1,5 +1,4 @@
 #include "troika/cli/pipeline_arguments.h"
-#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,6 +11,7 @@
 
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/cli/between.h"
 #include "troika/cli/refuse_argument.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"

@@ -1,5 +1,4 @@
 #include "troika/cli/plan_search.h"
-#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +9,7 @@
 
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/cli/between.h"
 #include "troika/cli/refuse_argument.h"
 #include "troika/cli/step_report.h"
 #include "troika/plan/search/machine_levels.h"

@@ -1,5 +1,4 @@
 #include "troika/cli/simulate_cluster.h"
-#include "troika/cli/between.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -11,6 +10,7 @@
 #include "troika/base/config.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
+#include "troika/cli/between.h"
 #include "troika/cli/configuration.h"
 #include "troika/cli/refuse_argument.h"
 #include "troika/cli/simulated_results.h"

@@ -13,8 +13,8 @@ namespace troika::server {
 
 namespace {
 
-// Limits in which no node has told a scheduler that takes over of a map: the one before it was lost
-// before it made one.
+// A scheduler that takes over begins a new run if it has heard of no map for so many times the
+// limit: the scheduler before it had not made one.
 constexpr int kFreshRun = 10;
 
 void require(bool holds, const std::string& what, const std::string& got,
