@@ -1,6 +1,7 @@
 // Two endpoints exchange messages, and the tests read the bytes that pass between them.
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <thread>
 

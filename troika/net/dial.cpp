@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/net/local_socket.h"
 #include "troika/net/socket.h"
 
 namespace troika::net {
@@ -111,16 +112,13 @@ std::variant<SessionKeys, DialFailure> greet(int socket, const Secret& secret,
   }
 }
 
-DialResult dial(const std::string& peer, const Address& address, const Secret& secret,
-                const Hello& hello, const DialPatience& patience) {
-  const auto by = [&](Milliseconds time) {
-    return std::min(patience.deadline, Deadline::after(time));
-  };
-  auto attempt = try_connect(address.host, address.port, by(patience.connect));
-  if (!attempt.socket) return failed(Kind::unreachable, attempt.problem);
-  const int socket = attempt.socket.get();
+namespace {
+
+// Proves both ends to each other over a new connection.
+DialResult introduce(Descriptor connection, const std::string& peer, const Secret& secret,
+                     const Hello& hello, Deadline deadline) {
+  const int socket = connection.get();
   tune(socket);
-  const Deadline deadline = by(patience.answer);
   const auto greeting = greet(socket, secret, listener_name(peer), deadline);
   if (const auto* failure = std::get_if<DialFailure>(&greeting)) return *failure;
   const auto& keys = std::get<SessionKeys>(greeting);
@@ -130,7 +128,7 @@ DialResult dial(const std::string& peer, const Address& address, const Secret& s
   const auto& reply = std::get<HelloReply>(answer);
   switch (reply.verdict) {
     case Verdict::welcome:
-      return Dialed{std::move(attempt.socket), frame_keys(keys)};
+      return Dialed{std::move(connection), frame_keys(keys)};
     case Verdict::busy:
       return failed(Kind::busy, "another connection under this name");
     case Verdict::refused:
@@ -138,6 +136,28 @@ DialResult dial(const std::string& peer, const Address& address, const Secret& s
   }
   throw Error("net", ErrorKind::usage,
               {.what = fmt::format("{} refused to be connected", peer), .got = reply.reason});
+}
+
+// Whether the process behind the Unix socket of a port may be another one than behind the port.
+bool may_be_another(const DialFailure& failure) {
+  return failure.kind != Kind::busy && failure.kind != Kind::silent;
+}
+
+}  // namespace
+
+DialResult dial(const std::string& peer, const Address& address, const Secret& secret,
+                const Hello& hello, const DialPatience& patience) {
+  const auto by = [&](Milliseconds time) {
+    return std::min(patience.deadline, Deadline::after(time));
+  };
+  if (auto local = connect_locally(address.host, address.port)) {
+    auto result = introduce(std::move(local), peer, secret, hello, by(patience.answer));
+    const auto* failure = std::get_if<DialFailure>(&result);
+    if (!failure || !may_be_another(*failure)) return result;
+  }
+  auto attempt = try_connect(address.host, address.port, by(patience.connect));
+  if (!attempt.socket) return failed(Kind::unreachable, attempt.problem);
+  return introduce(std::move(attempt.socket), peer, secret, hello, by(patience.answer));
 }
 
 }  // namespace troika::net

@@ -33,12 +33,12 @@ inline constexpr FrameKind kLastFrameKind = FrameKind::bye;
 
 inline constexpr size_t kFrameHead = 32;
 // Longer messages are announced.
-inline constexpr size_t kEagerBytes = size_t{64} << 10;
+inline constexpr size_t kEagerBytes = size_t{256} << 10;
 // The maximum payload of a frame in bytes. It fits in a second-level cache during encryption and
 // bounds how long an urgent message waits.
 inline constexpr size_t kMaxFramePayload = size_t{256} << 10;
 // The initial credit of a peer in bytes. Bounds the memory that a peer can occupy at an endpoint.
-inline constexpr size_t kCreditWindow = size_t{1} << 20;
+inline constexpr size_t kCreditWindow = size_t{4} << 20;
 // The part of the credit that is reserved for announcements.
 inline constexpr size_t kAnnounceCredit = kCreditWindow / 2;
 // A receiver whose unconsumed messages hold more credit than this sends `hold`.

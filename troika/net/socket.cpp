@@ -77,16 +77,19 @@ bool connected_to_itself(int socket) {
   return here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
 }
 
-bool leads_to_loopback(int socket) {
-  sockaddr_storage there{};
-  socklen_t size = sizeof(there);
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &size) != 0) return false;
-  if (there.ss_family == AF_INET) {
-    return ntohl(reinterpret_cast<sockaddr_in&>(there).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+// Whether both ends are on this machine: what it sends to its own addresses never leaves it.
+bool stays_on_machine(int socket) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof(here), there_size = sizeof(there);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_size) != 0) return false;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) return false;
+  if (here.ss_family == AF_UNIX) return true;
+  if (here.ss_family == AF_INET) {
+    return reinterpret_cast<sockaddr_in&>(here).sin_addr.s_addr ==
+           reinterpret_cast<sockaddr_in&>(there).sin_addr.s_addr;
   }
-  const in6_addr& address = reinterpret_cast<sockaddr_in6&>(there).sin6_addr;
-  return IN6_IS_ADDR_LOOPBACK(&address) ||
-         (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
+  return IN6_ARE_ADDR_EQUAL(&reinterpret_cast<sockaddr_in6&>(here).sin6_addr,
+                            &reinterpret_cast<sockaddr_in6&>(there).sin6_addr);
 }
 
 // Returns 0 or an errno.
@@ -137,6 +140,20 @@ int port_of(const Descriptor& listener) {
                                             : reinterpret_cast<sockaddr_in6&>(storage).sin6_port);
 }
 
+bool is_this_machine(const std::string& address) {
+  int code = 0;
+  const auto list = resolve(address, 1, 0, code);
+  for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
+    // Sends nothing, but selects the own address from which it would send.
+    const Descriptor socket(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!socket || ::connect(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
+        !stays_on_machine(socket.get())) {
+      return false;
+    }
+  }
+  return list != nullptr;
+}
+
 Attempt try_connect(const std::string& address, int port, Deadline deadline) {
   Attempt attempt;
   int code = 0;
@@ -168,7 +185,7 @@ void tune(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000);
   set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
-  if (leads_to_loopback(socket)) set_option(socket, SOL_SOCKET, SO_SNDBUF, kLoopbackBuffer);
+  if (stays_on_machine(socket)) set_option(socket, SOL_SOCKET, SO_SNDBUF, kLocalBuffer);
 }
 
 bool receive(int socket, std::string& bytes, std::string& reason) {

@@ -11,6 +11,8 @@ namespace troika::net {
 
 // "localhost", 127.x.y.z or ::1.
 bool is_loopback(const std::string& address);
+// Whether all addresses of the name are of this machine. Name resolution may block.
+bool is_this_machine(const std::string& address);
 
 // Returns a nonblocking listening socket at this numeric address of this machine; all addresses if
 // empty. Port 0 selects a free port. On failure returns an invalid descriptor and sets `error` to
@@ -31,13 +33,13 @@ Attempt try_connect(const std::string& address, int port, Deadline deadline);
 // direction.
 inline constexpr int kMostUnsent = 128 << 10;
 
-// The send buffer for a loopback connection in bytes (SO_SNDBUF; the kernel doubles it for its own
-// headers). With automatic buffers of several megabytes, a message's pages leave the cache before
-// the peer copies them (docs/benchmarks.md).
-inline constexpr int kLoopbackBuffer = 128 << 10;
+// The send buffer for a connection inside a machine in bytes (SO_SNDBUF; the kernel doubles it for
+// its own headers). With automatic buffers of several megabytes, a message's pages leave the cache
+// before the peer copies them (docs/benchmarks.md).
+inline constexpr int kLocalBuffer = 512 << 10;
 
-// Sets socket options: sends small messages at once, limits unsent bytes, and detects a dead
-// machine within half a minute.
+// Sets the options of a TCP socket: sends small messages at once, limits unsent bytes, and detects
+// a dead machine within half a minute. Sets the buffer of a Unix socket.
 void tune(int socket);
 
 // Appends the available bytes without waiting. Returns false when the connection has ended;

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "troika/base/error.h"
+#include "troika/net/local_socket.h"
 #include "troika/net/socket.h"
 
 namespace troika::net {
@@ -69,6 +70,7 @@ void TcpEndpoint::open_listeners(std::vector<Descriptor>& listeners) {
             system_reason(error), "an address of this machine and a free port");
     addresses_.push_back({address.host, port_of(listener)});
     listeners.push_back(std::move(listener));
+    if (auto local = listen_locally(addresses_.back().port)) listeners.push_back(std::move(local));
   }
 }
 

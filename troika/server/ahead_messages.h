@@ -11,7 +11,7 @@
 
 namespace troika::server {
 
-// An endpoint may pass a message of at most 64 KiB to its handler before a longer one of the same
+// An endpoint may pass a message of at most 256 KiB to its handler before a longer one of the same
 // channel that was sent earlier (net/endpoint.h). Where messages must be executed in the order of
 // their numbers, those that come too early wait here, so that their senders do not have to send
 // them again. Not thread-safe.
@@ -41,8 +41,8 @@ class AheadMessages {
   }
 
  private:
-  static constexpr size_t kMostShort = size_t{64} << 10;
-  static constexpr size_t kMostBytes = size_t{1} << 20;
+  static constexpr size_t kMostShort = size_t{256} << 10;
+  static constexpr size_t kMostBytes = size_t{4} << 20;
 
   std::map<std::pair<uint64_t, uint64_t>, Message> messages_;  // by stream and number
   size_t bytes_ = 0;
