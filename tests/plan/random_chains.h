@@ -127,7 +127,7 @@ class AllPlans {
     const auto& problem = model.problem();
     for (const auto family :
          {StepFamily::one_stage, StepFamily::pipeline, StepFamily::pipeline_rows,
-          StepFamily::zero_bubble, StepFamily::no_flushes}) {
+          StepFamily::zero_bubble, StepFamily::gpipe, StepFamily::no_flushes}) {
       const bool flushes = family != StepFamily::no_flushes;
       if (!flushes && problem.weights == layout::StageWeights::synchronous) continue;
       if (family == StepFamily::zero_bubble && !problem.profiles[0].splits_backward) continue;

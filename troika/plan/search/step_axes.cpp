@@ -60,17 +60,33 @@ const StepModel::Shard& StepModel::shard_of(const StepSettings& settings) const 
   return shards_[settings.profile * axes_.size() + static_cast<size_t>(axis - axes_.begin())];
 }
 
-// Rings, one after the other. Recomputation repeats those of the forward pass.
+namespace {
+
+// Rings, one after the other.
+double rings_seconds(const Link& link, int ranks, double count, double bytes) {
+  return 2.0 * (ranks - 1) * (count * link.latency + bytes / ranks * link.seconds_per_byte());
+}
+
+}  // namespace
+
+double StepModel::axis_forward_seconds(const StepSettings& settings, const Link& link, size_t begin,
+                                       size_t end) const {
+  const int ranks = settings.tensor.ranks;
+  if (ranks == 1) return 0;
+  const auto& sums = shard_of(settings).sums;
+  return rings_seconds(link, ranks, sums.forward_sums[end] - sums.forward_sums[begin],
+                       sums.forward_summed[end] - sums.forward_summed[begin]);
+}
+
+// Recomputation repeats those of the forward pass.
 double StepModel::axis_seconds(const StepSettings& settings, const Link& link, size_t begin,
                                size_t end) const {
   const int ranks = settings.tensor.ranks;
   if (ranks == 1) return 0;
   const auto& sums = shard_of(settings).sums;
-  const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
-  const double forward = settings.recompute ? 2 : 1;
-  const double count = forward * part(sums.forward_sums) + part(sums.backward_sums);
-  const double bytes = forward * part(sums.forward_summed) + part(sums.backward_summed);
-  return 2.0 * (ranks - 1) * (count * link.latency + bytes / ranks * link.seconds_per_byte());
+  return (settings.recompute ? 2 : 1) * axis_forward_seconds(settings, link, begin, end) +
+         rings_seconds(link, ranks, sums.backward_sums[end] - sums.backward_sums[begin],
+                       sums.backward_summed[end] - sums.backward_summed[begin]);
 }
 
 }  // namespace troika::plan

@@ -27,7 +27,7 @@ std::vector<int> device_counts(const StepModel& model, const StepSettings& setti
 std::vector<StepSettings> all_settings(const StepModel& model, bool cuts_layers) {
   std::vector<StepSettings> all;
   for (const auto family : {StepFamily::one_stage, StepFamily::pipeline, StepFamily::pipeline_rows,
-                            StepFamily::zero_bubble, StepFamily::no_flushes}) {
+                            StepFamily::zero_bubble, StepFamily::gpipe, StepFamily::no_flushes}) {
     const bool flushes = family != StepFamily::no_flushes;
     if (!flushes && (cuts_layers || model.problem().weights == StageWeights::synchronous)) continue;
     for (size_t profile = 0; profile < model.problem().profiles.size(); ++profile) {

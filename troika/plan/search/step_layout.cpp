@@ -37,6 +37,7 @@ std::string schedule_name(StepFamily family, layout::StageWeights weights) {
   if (family == StepFamily::no_flushes) {
     return std::string(layout::asynchronous_schedule_name(weights));
   }
+  if (family == StepFamily::gpipe) return "gpipe";
   return family == StepFamily::zero_bubble ? "zb-h1" : "1f1b";
 }
 

@@ -12,7 +12,6 @@
 #include "troika/layout/device_rates.h"
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
-#include "troika/plan/lateness.h"
 
 namespace troika::plan {
 
@@ -46,11 +45,6 @@ void require_same_blocks(const std::vector<Profile>& profiles) {
   }
 }
 
-double ring_seconds(const Link& link, double share, int ranks, double bytes) {
-  if (ranks == 1) return 0;
-  return 2.0 * (ranks - 1) * (link.latency + bytes / ranks * share * link.seconds_per_byte());
-}
-
 }  // namespace
 
 std::string_view name(StepFamily family) {
@@ -63,6 +57,8 @@ std::string_view name(StepFamily family) {
       return "1f1b, rows";
     case StepFamily::zero_bubble:
       return "zb-h1";
+    case StepFamily::gpipe:
+      return "gpipe";
     case StepFamily::no_flushes:
       return "no flushes";
   }
@@ -165,74 +161,21 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   return sums;
 }
 
-double StepModel::average_seconds(const Place& place, int replicas, double bytes) const {
-  if (bytes <= 0 || replicas == 1) return 0;
-  if (place.hosts == 1) return ring_seconds(place.inside, 1, replicas, bytes);
-  const double flat = ring_seconds(place.between, place.share, replicas, bytes);
-  const double levels = ring_seconds(place.inside, 1, place.fullest, bytes) +
-                        ring_seconds(place.between, place.share, place.hosts, bytes);
-  return std::min(flat, levels);
-}
-
-StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, size_t end, int used,
-                                 int replicas) const {
-  const auto& [profile, sums] = shard_of(settings);
+StageCost StepModel::stage(const StepSettings& settings, size_t begin, size_t end, int used,
+                           int replicas) const {
   const auto& place = place_of(settings, used, replicas);
-  const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
-  const int count = micro_batches_[settings.profile];
-  const int own = (count + replicas - 1) / replicas;
-  const double zero = replicas;
-
-  const double bytes = part(sums.parameters);
-  const double average = average_seconds(place, replicas, bytes);
-
-  const double once = part(sums.forward) + part(sums.input) + part(sums.weight);
-  // ZeRO stage 3 waits for the latest replica in each block.
-  const double late = (settings.zero_stage == 3 ? part(sums.deviation)
-                                                : std::sqrt(std::max(0.0, part(sums.variance)))) *
-                          place.lateness +
-                      part(sums.deviation) * expected_maximum(settings.tensor.ranks);
-  const double again = settings.recompute ? part(sums.forward) : 0;
-  // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
-  const double gathered = replicas > 1 ? profile.gather_seconds(bytes) : 0;
-  const double gathers = settings.zero_stage == 3 ? average + 2 * gathered : 0;
-  const auto offload = offload_seconds(settings);
-  const double on_axis = axis_seconds(settings, place.axis, begin, end);
-  const double pass = (once + again + late) * place.slowness + gathers + offload.pass + on_axis;
-  Cost cost;
-  cost.latency = pass;
-  if (settings.family == StepFamily::zero_bubble) {
-    // In zb-h1, the weight parts of backward passes fill the waits.
-    const double waits =
-        (part(sums.forward) + again + part(sums.input) - part(sums.weight)) * place.slowness +
-        on_axis;
-    cost.latency = std::clamp(waits, 0.0, pass);
-  }
-  const bool flushes = settings.family != StepFamily::no_flushes;
-  if (!flushes) cost.latency = 0;
-  cost.steady = own * pass - cost.latency;
-  cost.steady += (profile.in_step.first_micro_batch_factor - 1) * (once + again) * place.slowness;
-  // The gradients of the stage's first block are averaged after the whole backward pass.
-  const auto& first = profile.blocks[order_[begin]];
-  const bool is_zero = settings.zero_stage > 0;
-  const double reduced = is_zero ? average / 2 : average;
-  const double hidden = (part(sums.input) + part(sums.weight) + again - first.backward() -
-                         (settings.recompute ? first.forward : 0)) *
-                        place.slowness;
-  const double last = bytes > 0 ? reduced * first.parameter_bytes / bytes : 0;
-  cost.exposed = std::max(last, reduced - profile.in_step.overlap * std::min(hidden, reduced));
-  if (is_zero && settings.zero_stage < 3) cost.exposed += average / 2 + gathered;
-  if (profile.optimizer_bytes_per_second > 0) {
-    cost.exposed +=
-        bytes / (is_zero ? zero : 1) / profile.optimizer_bytes_per_second * place.slowness;
-  }
-  cost.exposed += offload.optimizer / (is_zero ? zero : 1);
-
+  StageCost cost;
+  add_schedule(cost, settings, pass_seconds(settings, begin, end, place, replicas), used, replicas);
+  cost.exposed = exposed_seconds(settings, begin, end, place, replicas);
+  const int own = (micro_batches_[settings.profile] + replicas - 1) / replicas;
   int kept = (settings.groups() - used + replicas - 1) / replicas;
   if (settings.family == StepFamily::zero_bubble) kept = settings.groups() / replicas;
-  if (flushes) kept = std::min(kept, own);
+  if (settings.family == StepFamily::gpipe) kept = own;
+  if (settings.family != StepFamily::no_flushes) kept = std::min(kept, own);
+  const auto& sums = shard_of(settings).sums;
+  const double parameters = sums.parameters[end] - sums.parameters[begin];
   cost.memory_bytes = stage_bytes(settings, begin, end, replicas, kept) +
-                      older_versions(settings, used, replicas) * bytes;
+                      older_versions(settings, used, replicas) * parameters;
   double most = cost.memory_bytes;
   if (settings.family == StepFamily::one_stage && problem_.one_stage_bytes) {
     if (const auto known = problem_.one_stage_bytes(settings)) {
@@ -244,120 +187,54 @@ StepModel::Cost StepModel::stage(const StepSettings& settings, size_t begin, siz
   return cost;
 }
 
-// As layout::AsynchronousStage::most_versions(); vertical sync has the first stage's delay, which
-// is at most that of a stage without replicas.
-int StepModel::older_versions(const StepSettings& settings, int used, int replicas) const {
-  if (settings.family != StepFamily::no_flushes) return 0;
-  if (problem_.weights == layout::StageWeights::unstashed) return 0;
-  if (problem_.weights == layout::StageWeights::double_buffered) return 1;
-  const int count = micro_batches_[settings.profile];
-  const int after = settings.groups() - used - 1;
-  const bool is_vertical = problem_.weights == layout::StageWeights::vertical_sync;
-  const int delay = is_vertical ? settings.groups() - 1 : after / replicas * replicas;
-  return (delay + count - 1) / count;
-}
-
-OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
-  OffloadSeconds seconds;
-  if (problem_.offload.empty()) return seconds;
-  const auto& known = problem_.offload[settings.profile];
-  const auto& sums = shard_of(settings).sums;
-  if (settings.offloads_optimizer) seconds.optimizer = known.optimizer;
-  if (!settings.offloads_activations) return seconds;
-  // Recomputed blocks only save their inputs.
-  const double share = settings.recompute && sums.saved.back() > 0
-                           ? std::min(1.0, sums.inputs.back() / sums.saved.back())
-                           : 1;
-  seconds.pass = known.pass * share;
-  return seconds;
-}
-
-double StepModel::stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
-                              int kept) const {
-  const auto& sums = shard_of(settings).sums;
-  const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
-  const auto shards = [&](int stage) { return settings.zero_stage >= stage ? replicas : 1; };
-  const double parameters = part(sums.parameters);
-  const double states = settings.offloads_optimizer
-                            ? 0
-                            : parameters * problem_.profiles[settings.profile].optimizer_factor;
-  double bytes = states / shards(1) + parameters / shards(2) + parameters / shards(3) +
-                 sums.crossing[begin] + sums.crossing[end];
-  if (settings.zero_stage == 3 && replicas > 1) {
-    bytes += 2 * sums.largest_parameters.of(begin, end);
-  }
-  if (settings.offloads_activations) return bytes + sums.most_alone.of(begin, end);
-  // The latest micro-batch needs most in the backward pass of one of its blocks.
-  const double latest = settings.recompute
-                            ? sums.most_recomputed.of(begin, end) - sums.inputs[begin]
-                            : sums.most_saved.of(begin, end) - sums.saved[begin];
-  return bytes + (kept - 1) * part(settings.recompute ? sums.inputs : sums.saved) + latest;
-}
-
-StepModel::Cost StepModel::boundary(const StepSettings& settings, size_t end, int used,
-                                    int replicas, int next_replicas) const {
-  const double bytes = shard_of(settings).sums.crossing[end] / problem_.compression_ratio;
-  const auto& crossing = crossing_of(settings, used, replicas, next_replicas);
-  double slowest = 0, port = 0;
-  for (const auto level : {layout::Level::group, layout::Level::host, layout::Level::network}) {
-    if (!crossing.has_level[static_cast<size_t>(level)]) continue;
-    const auto wire = link(settings.profile, level);
-    const double share = level == layout::Level::network ? crossing.port_share
-                                                         : 1.0 / std::min(replicas, next_replicas);
-    slowest = std::max(slowest, wire.seconds(bytes));
-    port = std::max(port, share * bytes * wire.seconds_per_byte());
-  }
-  const int count = micro_batches_[settings.profile];
-  if (settings.family == StepFamily::no_flushes) return {.latency = 0, .steady = count * port};
-  return {.latency = 2 * slowest, .steady = (count - 1) * port};
-}
-
 StepPlan StepModel::price(const StepSettings& settings,
                           const std::vector<StepStage>& stages) const {
   StepPlan plan{.settings = settings, .stages = stages, .lacking_bytes = -kUnlimitedBytes};
-  double latency = 0, steady = 0, exposed = 0;
+  PartialCost sum;
+  auto wire = before_first(settings);
   size_t begin = 0;
   int used = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
     const auto& [end, replicas] = stages[i];
     const auto own = stage(settings, begin, end, used, replicas);
-    latency += own.latency;
-    steady = std::max(steady, own.steady);
-    exposed = std::max(exposed, own.exposed);
+    sum.add(wire, own);
     plan.memory_bytes.push_back(own.memory_bytes);
     plan.lacking_bytes = std::max(plan.lacking_bytes, own.lacking_bytes);
     if (i + 1 < stages.size()) {
-      const auto wire = boundary(settings, end, used, replicas, stages[i + 1].replicas);
-      latency += wire.latency;
-      steady = std::max(steady, wire.steady);
+      wire = boundary(settings, end, used, replicas, stages[i + 1].replicas);
     }
     begin = end;
     used += replicas;
   }
-  plan.seconds = latency + steady + exposed;
+  plan.seconds = sum.seconds();
   return plan;
 }
 
-// The steady part of a stage is at least its pass times (micro-batches / replicas - 1). The maximum
-// over stages is at least their mean weighted by replicas, and this mean is at least the value for
-// one stage on all devices.
+// The passes of all micro-batches in a stage take at least its pass times (micro-batches /
+// replicas). The maximum over stages is at least their mean weighted by replicas, and this mean is
+// at least the value for one stage on all devices.
 StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, int devices) const {
   const auto& sums = shard_of(settings).sums;
-  const double on_axis = axis_seconds(settings, sums.fastest_axis, begin, blocks());
-  const auto rest = [&](const std::vector<double>& sum) { return sum.back() - sum[begin]; };
+  const auto& axis = sums.fastest_axis;
+  const auto rest = [&](const std::vector<double>& sum) {
+    return (sum.back() - sum[begin]) * sums.least_slowness;
+  };
   const double again = settings.recompute ? rest(sums.forward) : 0;
-  const double once = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight);
-  const bool flushes = settings.family != StepFamily::no_flushes;
-  const double waits = !flushes ? 0
-                       : settings.family == StepFamily::zero_bubble
-                           ? std::max(0.0, once - 2 * rest(sums.weight))
-                           : once;
-  const double rounds =
-      static_cast<double>(micro_batches_[settings.profile]) / devices - (flushes ? 1 : 0);
-  // In zb-h1, the weight parts of backward passes can also fill the waits for sums.
-  const bool waits_for_sums = flushes && settings.family != StepFamily::zero_bubble;
-  return {.latency = waits * sums.least_slowness + (waits_for_sums ? on_axis : 0),
-          .steady = std::max(0.0, rounds) * (once * sums.least_slowness + on_axis)};
+  const double forward = rest(sums.forward) + axis_forward_seconds(settings, axis, begin, blocks());
+  const double pass = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight) +
+                      axis_seconds(settings, axis, begin, blocks());
+  const double all = static_cast<double>(micro_batches_[settings.profile]) / devices;
+  const double others = std::max(0.0, all - 1);  // after the first one
+  switch (settings.family) {
+    case StepFamily::no_flushes:
+      return {.steady = all * pass};
+    case StepFamily::zero_bubble:
+      return {.latency = pass - rest(sums.weight), .whole = all * pass};
+    case StepFamily::gpipe:
+      return {.latency = pass, .steady = others * forward, .backward = others * (pass - forward)};
+    default:
+      return {.latency = pass, .steady = others * pass};
+  }
 }
 
 double StepModel::lower_bound() const {

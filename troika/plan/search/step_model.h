@@ -13,6 +13,7 @@
 #include "troika/layout/cluster.h"
 #include "troika/layout/profile.h"
 #include "troika/layout/schedules/stage_weights.h"
+#include "troika/plan/search/partial_cost.h"
 #include "troika/plan/search/range_maximum.h"
 
 namespace troika::plan {
@@ -23,6 +24,7 @@ enum class StepFamily {
   pipeline,       // 1f1b; any numbers of replicas, on consecutive ranks
   pipeline_rows,  // 1f1b; equal numbers of replicas; stages on consecutive ranks: data=R pipeline=S
   zero_bubble,    // zb-h1; equal numbers of replicas, on consecutive ranks
+  gpipe,          // equal numbers of replicas, on consecutive ranks
   no_flushes      // StepProblem::weights; any numbers of replicas, on consecutive ranks
 };
 std::string_view name(StepFamily family);
@@ -116,19 +118,24 @@ struct StepPlan {
 
 // The time is sum(latency) + max(steady) + max(exposed). `latency` is the time of one micro-batch
 // in a stage and on the links between stages, there and back: it fills and drains the pipeline.
-// `steady` is the time that the slowest stage or link takes for the other micro-batches, and by
-// which the first one takes longer (PassesInStep). `exposed` is the part of
-// the average of gradients that the last backward pass does not hide, and the optimizer's step with
-// the gather of parameters that follows it in ZeRO stages 1 and 2.
+// `steady` is the time that the slowest stage, port or round trip (see PartialCost) takes for the
+// other micro-batches, and by which the first one takes longer (PassesInStep). `exposed` is the
+// part of the average of gradients that the last backward pass does not hide, and the optimizer's
+// step with the gather of parameters that follows it in ZeRO stages 1 and 2.
+//
+// gpipe does not wait for round trips; its `steady` is the sum of the maxima of forward and of
+// backward passes. In zb-h1, weight parts are put off: `latency` has those of the first stage
+// alone, and `steady` has those that come before the last backward pass. A step takes at least as
+// long as the first forward passes on the way to a stage and all passes of this stage.
 //
 // A stage is as slow as its slowest device (layout::device_slowness()), and as the latest of its
 // replicas, if the times of blocks are independent normal numbers. A micro-batch i is at replica
-// i modulo replicas; links are shared by the replicas of a host. Averages are rings, or rings
-// within hosts and between hosts. A stage keeps activations for as many micro-batches as its
-// replicas need until the first one comes back: U / R of U devices from its own on, and of all
-// devices for zb-h1. Without flushes, a pipeline does not fill and drain in each step, so `latency`
-// is 0, and a stage keeps older versions of its parameters. With offload of activations, the
-// tensors of two blocks are in memory at once.
+// i modulo replicas; links are shared by the replicas of a host, which send at the same time.
+// Averages are rings, or rings within hosts and between hosts. A stage keeps activations for as
+// many micro-batches as its replicas need until the first one comes back: U / R of U devices from
+// its own on, and of all devices for zb-h1; in gpipe, all. Without flushes, a pipeline does not
+// fill and drain in each step, so `latency` is 0, and a stage keeps older versions of its
+// parameters. With offload of activations, the tensors of two blocks are in memory at once.
 //
 // On a tensor axis, a group of devices takes the place of a device. It computes the blocks of
 // layout::tensor_shard(), with the sums over the axis as rings in each pass, and waits for its
@@ -166,18 +173,18 @@ class StepModel {
   // ZeRO divides it.
   OffloadSeconds offload_seconds(const StepSettings& settings) const;
 
-  struct Cost {
-    double latency = 0, steady = 0, exposed = 0;
-    double memory_bytes = 0;
-    double lacking_bytes = 0;  // <= 0 if the stage fits
-  };
   // Returns the cost of a stage with blocks [begin, end) on `replicas` devices. Earlier stages have
   // the first `used` devices. Here and below, devices on a tensor axis are counted by groups.
-  Cost stage(const StepSettings& settings, size_t begin, size_t end, int used, int replicas) const;
+  StageCost stage(const StepSettings& settings, size_t begin, size_t end, int used,
+                  int replicas) const;
   // Returns the cost of the messages between two stages. The first stage ends at block `end` and
   // has `replicas` devices, after the first `used` devices.
-  Cost boundary(const StepSettings& settings, size_t end, int used, int replicas,
-                int next_replicas) const;
+  WireCost boundary(const StepSettings& settings, size_t end, int used, int replicas,
+                    int next_replicas) const;
+  // Returns the WireCost of the first stage, which no messages come before.
+  WireCost before_first(const StepSettings& settings) const;
+  // Returns StageCost::in_flight.
+  int in_flight(const StepSettings& settings, int used, int replicas) const;
 
   // Returns the plan with its time and memory.
   StepPlan price(const StepSettings& settings, const std::vector<StepStage>& stages) const;
@@ -187,7 +194,7 @@ class StepModel {
   // Lower bounds on the cost of the blocks from `begin` on, in any stages on `devices` devices in
   // total.
   struct Least {
-    double latency = 0, steady = 0;
+    double latency = 0, steady = 0, backward = 0, whole = 0;
   };
   Least least(const StepSettings& settings, size_t begin, int devices) const;
 
@@ -216,7 +223,8 @@ class StepModel {
     double slowness = 1, capacity = 0;
     int hosts = 1, fullest = 1;  // of the ranks of a stage
     double share = 1;            // of the network's bandwidth
-    double lateness = 0;         // of the slowest replica, in standard deviations
+    // Of the slowest replica, and of the slowest rank of a tensor axis, in standard deviations.
+    double lateness = 0, axis_lateness = 0;
     layout::Link inside = {}, between = {};
     layout::Link axis = {};  // of the slowest tensor axis
   };
@@ -232,6 +240,9 @@ class StepModel {
   // The seconds of the sums over a tensor axis with this link in the passes of blocks [begin, end).
   double axis_seconds(const StepSettings& settings, const layout::Link& link, size_t begin,
                       size_t end) const;
+  // Returns the part of axis_seconds() in the forward passes, without recomputation.
+  double axis_forward_seconds(const StepSettings& settings, const layout::Link& link, size_t begin,
+                              size_t end) const;
   const layout::Devices& device(int rank) const;
   // Returns the rank of the first device of a replica.
   int rank_of(const StepSettings& settings, int used, int replicas, int replica) const;
@@ -248,6 +259,19 @@ class StepModel {
   Crossing find_crossing(const StepSettings& settings, int used, int replicas,
                          int next_replicas) const;
   layout::Link link(size_t profile, layout::Level level) const;
+  // The times of a micro-batch in a stage.
+  struct PassSeconds {
+    double forward = 0, input = 0, weight = 0;  // of the parts of a pass
+    double longer = 0;                          // by which the first micro-batch takes longer
+
+    double all() const { return forward + input + weight; }
+  };
+  PassSeconds pass_seconds(const StepSettings& settings, size_t begin, size_t end,
+                           const Place& place, int replicas) const;
+  void add_schedule(StageCost& cost, const StepSettings& settings, const PassSeconds& passes,
+                    int used, int replicas) const;
+  double exposed_seconds(const StepSettings& settings, size_t begin, size_t end, const Place& place,
+                         int replicas) const;
   double average_seconds(const Place& place, int replicas, double bytes) const;
   // The bytes of a device of a stage; `kept`: micro-batches whose activations it keeps.
   double stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,

@@ -80,6 +80,7 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
     }
   }
   place.lateness = expected_maximum(replicas);
+  place.axis_lateness = expected_maximum(ranks);
   place.hosts = static_cast<int>(replicas_of_hosts.size());
   for (const auto& [host, count] : replicas_of_hosts) {
     place.fullest = std::max(place.fullest, count);
@@ -168,7 +169,8 @@ bool StepModel::has_even_stages(const StepSettings& settings) const {
   // Uneven stages of 2BW may have more micro-batches in flight than a step has.
   const bool is_2bw =
       family == StepFamily::no_flushes && problem_.weights == layout::StageWeights::double_buffered;
-  const bool has_rows = family == StepFamily::pipeline_rows || family == StepFamily::zero_bubble;
+  const bool has_rows = family == StepFamily::pipeline_rows || family == StepFamily::zero_bubble ||
+                        family == StepFamily::gpipe;
   return is_2bw || has_rows || (problem_.allows && !problem_.allows(settings, true));
 }
 

@@ -22,11 +22,10 @@ constexpr double kSameSum = 1e-12;
 
 // The cost of a plan's first stages.
 struct Label {
-  double latency = 0, steady = 0, exposed = 0, lacking = -kNoPlan;
+  PartialCost cost = {};
+  double lacking = -kNoPlan;
   int before = -1;  // the label without the last stage
   StepStage last = {};
-
-  double seconds() const { return latency + steady + exposed; }
 };
 
 // Finds the best stages for given settings.
@@ -149,27 +148,27 @@ class Search {
     const int left = devices_ - used - count;
     const auto own = model_.stage(settings_, begin, end, used, count);
     // More blocks take longer, but do not always need more memory: that of messages may be less.
-    if (!least_lack_ && own.steady * (1 - kSameSum) >= limit_) return false;
+    const double alone = std::max(own.steady + own.backward, own.whole);
+    if (!least_lack_ && alone * (1 - kSameSum) >= limit_) return false;
     if (own.lacking_bytes > allowance_) return true;
     if (least_lack_ && own.lacking_bytes >= limit_) return true;
     const auto rest = left > 0 ? model_.least(settings_, end, left) : StepModel::Least{};
+    if (left > 0 && !least_lack_) find_onward(end, used, count);
     for (const auto& state : states) {
       const bool stays_equal = state.is_equal && (state.replicas == 0 || state.replicas == count);
       if (left == 0 && stays_equal && !model_.shares_evenly(settings_.profile, count)) continue;
-      StepModel::Cost wire;
-      if (state.replicas > 0) {
-        wire = model_.boundary(settings_, begin, used - state.replicas, state.replicas, count);
-      }
+      const auto wire =
+          state.replicas == 0
+              ? model_.before_first(settings_)
+              : model_.boundary(settings_, begin, used - state.replicas, state.replicas, count);
       for (const int before : state.labels) {
         Label label = before < 0 ? Label{} : labels_[static_cast<size_t>(before)];
-        label.latency += wire.latency + own.latency;
-        // The maximum over later stages will be at least rest.steady.
-        label.steady = std::max({label.steady, wire.steady, own.steady, rest.steady});
-        label.exposed = std::max(label.exposed, own.exposed);
+        label.cost.add(wire, own);
+        label.cost.expect(rest.steady, rest.backward, rest.whole);
         label.lacking = std::max(label.lacking, own.lacking_bytes);
         label.before = before;
         label.last = {end, count};
-        const double least = label.seconds() + rest.latency;
+        const double least = label.cost.seconds(rest.latency);
         if (value_of(label, least * (1 - kSameSum)) >= limit_) continue;
         if (left == 0) {
           add_whole(label);
@@ -181,19 +180,25 @@ class Search {
     return true;
   }
 
+  // Finds the ways in which plans go on after a stage of `count` replicas that ends at block `end`.
+  void find_onward(size_t end, int used, int count) {
+    onward_.clear();
+    for (const int following : counts_) {
+      if (!is_tried(following, used + count)) continue;
+      onward_.push_back({model_.boundary(settings_, end, used, count, following),
+                         model_.in_flight(settings_, used + count, following)});
+    }
+  }
+
   double value_of(const Label& label, double seconds) const {
     return least_lack_ ? label.lacking : seconds;
   }
   bool is_below(const Label& one, const Label& other) const {
-    if (least_lack_) return one.lacking <= other.lacking;
-    // Sums of the same times in different orders may differ by rounding.
-    const auto is_less = [](double less, double more) { return less <= more * (1 + kSameSum); };
-    return is_less(one.latency, other.latency) && is_less(one.steady, other.steady) &&
-           is_less(one.exposed, other.exposed);
+    return least_lack_ ? one.lacking <= other.lacking : one.cost.is_below(other.cost, onward_);
   }
 
   void add_whole(const Label& label) {
-    const double value = value_of(label, label.seconds());
+    const double value = value_of(label, label.cost.seconds());
     if (value >= limit_) return;
     limit_ = value;
     best_ = static_cast<int>(labels_.size());
@@ -227,6 +232,7 @@ class Search {
   double allowance_ = 0, limit_ = kNoPlan;
   int equal_ = 0;  // replicas of all stages; 0: any
   std::vector<Label> labels_;
+  std::vector<Onward> onward_;              // see find_onward()
   std::vector<std::vector<State>> states_;  // by place and units of devices in use
   int best_ = -1;
 };
