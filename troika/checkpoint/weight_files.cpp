@@ -68,7 +68,8 @@ NamedTensors from_files(const std::filesystem::path& path, const Load& load) {
 
 NamedTensors shapes_of(const std::filesystem::path& file) {
   NamedTensors result;
-  for (const auto& entry : SafetensorsFile(file).header().entries) {
+  const SafetensorsFile opened(file);
+  for (const auto& entry : opened.header().entries) {
     result.emplace_back(entry.name, at::zeros({}, entry.dtype).expand(entry.shape));
   }
   return result;
