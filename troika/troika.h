@@ -38,6 +38,7 @@
 #include "troika/nn/hooked.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/linear.h"
+#include "troika/nn/lora.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/model.h"
 #include "troika/nn/output_layer.h"

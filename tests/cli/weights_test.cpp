@@ -329,7 +329,7 @@ TEST_F(Weights, WhatIsNotThereOrUnknownIsSaid) {
               HasSubstr("there is no checkpoint empty; got a folder without one"));
   EXPECT_THAT(troika("export").err, HasSubstr("[export] CHECKPOINT is missing"));
   EXPECT_THAT(troika("export nowhere").err,
-              HasSubstr("got neither OUT nor --hf, expected OUT, a file, or --hf=DIR"));
+              HasSubstr("got none, expected OUT, a file, or --hf=DIR, or --peft=DIR"));
   EXPECT_THAT(troika("import nowhere out --model mlp").err, HasSubstr("cannot open nowhere"));
   EXPECT_THAT(troika("import " TROIKA_PROGRAM " out --model mlp").err,
               HasSubstr("not a safetensors file"));

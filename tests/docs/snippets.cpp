@@ -31,6 +31,14 @@ void own_callback(train::Trainer& trainer) {
 
 }  // namespace callbacks
 
+namespace lora {
+
+void adapters() {
+#include "lora-1.inc"
+}
+
+}  // namespace lora
+
 namespace communication {
 
 void groups() {

@@ -52,7 +52,9 @@ Course train(nn::Model& model, const nn::ModelOptions& options, TensorParallel* 
     }
     model.train();
   }
-  const auto optimizer = optim::make_optimizer(model.parameters(), {.name = "adamw", .lr = 0.01});
+  std::vector<at::Tensor> trained;
+  for (const auto& [name, parameter] : nn::trained_parameters(model)) trained.push_back(parameter);
+  const auto optimizer = optim::make_optimizer(trained, {.name = "adamw", .lr = 0.01});
   for (int64_t step = 0; step < 20; ++step) {
     const nn::KeyedDraws draws({static_cast<uint64_t>(step), {0, 1, 2}});
     const auto batch = batch_of(options, step);
@@ -62,7 +64,7 @@ Course train(nn::Model& model, const nn::ModelOptions& options, TensorParallel* 
     course.losses.push_back(loss.item<double>());
     if (step == 0) {
       if (batch.inputs.grad().defined()) course.input_gradient = batch.inputs.grad().clone();
-      for (const auto& [name, parameter] : nn::named_parameters(model)) {
+      for (const auto& [name, parameter] : nn::trained_parameters(model)) {
         course.gradients[name] = whole(name, parameter.grad());
       }
       for (const auto& [name, gradient] : course.gradients) {
@@ -155,6 +157,17 @@ TEST(TensorParallel, RecomputesBlocks) {
         {.model = language("gpt", 0.3, true), .sequence = sequence, .recompute = "full"}, {2});
     expect_one_process(
         {.model = language("llama", 0, false, 2), .sequence = sequence, .recompute = "sqrt"}, {2});
+  }
+}
+
+// Beside layers that are cut by outputs, by inputs, and not at all, with dropout of their own.
+TEST(TensorParallel, OfAdaptersEqualsOneProcess) {
+  for (auto model : {mlp(1, 0.3), mlp(2, 0), language("gpt", 0.3, true),
+                     language("llama", 0, false, 4), language("llama", 0, true, 1)}) {
+    model.lora = {.rank = 3, .alpha = 6, .dropout = 0.3};
+    expect_one_process({.model = model});
+    if (!is_text(model)) continue;
+    expect_one_process({.model = model, .sequence = true, .recompute = "full"}, {2});
   }
 }
 

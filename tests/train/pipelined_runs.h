@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/train/logged_rows.h"
@@ -21,7 +22,14 @@
 
 namespace troika::train {
 
+// A name that ends in "+lora" is that of a model with adapters.
 inline nn::ModelOptions sizes_of(const std::string& model) {
+  constexpr std::string_view kLora = "+lora";
+  if (model.ends_with(kLora)) {
+    auto sizes = sizes_of(model.substr(0, model.size() - kLora.size()));
+    sizes.lora = {.rank = 2, .alpha = 4, .dropout = 0.2};
+    return sizes;
+  }
   if (model.starts_with("gpt")) {
     return {.name = "gpt",
             .dropout = model == "gpt" ? 0 : 0.3,

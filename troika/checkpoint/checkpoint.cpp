@@ -17,7 +17,7 @@ namespace {
 
 std::filesystem::path find_on_disk(const std::filesystem::path& path) {
   const auto checkpoints = std::filesystem::path("runs/run/checkpoints");
-  auto found = find_checkpoint(checkpoints, path.string());
+  auto found = find_checkpoint(checkpoints, in_model_folder(path).string());
   if (!found.empty()) return found;
   throw Error("checkpoint", ErrorKind::usage,
               {.what = "there is no " + path.string() + " checkpoint",

@@ -56,7 +56,8 @@ FileDigest save_weights(const std::filesystem::path& file, const NamedTensors& m
 std::filesystem::path find_run(const std::filesystem::path& path);
 
 // Loads weights under PyTorch's names: from a checkpoint, assembled from the files of all ranks and
-// verified by checksums, or from any other safetensors file or index (weight_files.h).
+// verified by checksums, or from any other safetensors file, index or folder of a model
+// (weight_files.h).
 NamedTensors load_weights(const std::filesystem::path& path);
 
 // Reads the metadata of a checkpoint's weights or of any other safetensors file.

@@ -13,6 +13,7 @@
 #include "troika/base/log.h"
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/lora.h"
 
 namespace troika::checkpoint {
 
@@ -133,6 +134,9 @@ NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& mode
 void take_weights(torch::nn::Module& module, const std::filesystem::path& path, bool strict) {
   auto own = model_state(module);
   auto given = adapt_foreign(load_weights(path), own, path.string());
+  const auto is_of_adapter = [](const auto& item) { return nn::is_adapter_parameter(item.first); };
+  // Weights of the model that is adapted.
+  if (std::ranges::none_of(given, is_of_adapter)) std::erase_if(own, is_of_adapter);
   if (!strict) {
     const size_t all = own.size();
     std::string left;

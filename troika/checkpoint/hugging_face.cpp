@@ -102,6 +102,7 @@ void save_hugging_face(const std::filesystem::path& folder, const NamedTensors& 
                  .hint = "without --hf, models of images are written under torchvision's names"});
   }
   auto model = nn::with_sizes(options);
+  model.lora = {};
   if (family == "gpt") {
     model.width = model.layers = kFromFile;
     take_sizes(model, weights, folder);

@@ -250,7 +250,9 @@ void take_sizes(nn::ModelOptions& options, const NamedTensors& tensors,
     constexpr int64_t kUsualImage = 299;  // no model needs more, but for U-Nets of many levels
     options.image_size = std::max(kUsualImage, int64_t{2} << std::min<int64_t>(options.depth, 16));
   }
-  const auto own = model_state(*nn::make_model(options));
+  auto base = options;
+  base.lora = {};
+  const auto own = model_state(*nn::make_model(base));
   const auto input = tensor_of(tensors, own.front().first);  // "conv1.weight"
   if (input.defined() && input.dim() == 4) options.in_channels = input.size(1);
   const auto output = tensor_of(tensors, own.back().first);  // "fc.bias"

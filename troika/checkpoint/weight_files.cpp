@@ -9,6 +9,8 @@
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/checkpoint/safetensors_header.h"
+#include "troika/compat/torch.h"
 
 namespace troika::checkpoint {
 
@@ -41,13 +43,13 @@ std::map<std::string, std::vector<std::string>> files_by_name(const std::filesys
   return names;
 }
 
-}  // namespace
-
-NamedTensors load_weight_files(const std::filesystem::path& path) {
-  if (!path.string().ends_with(kIndexEnding)) return load_safetensors(path);
+// Reads `load(file)` for one file, or for those of an index.
+template <typename Load>
+NamedTensors from_files(const std::filesystem::path& path, const Load& load) {
+  if (!path.string().ends_with(kIndexEnding)) return load(path);
   NamedTensors all;
   for (const auto& [file, names] : files_by_name(path)) {
-    auto tensors = load_safetensors(path.parent_path() / file);
+    auto tensors = load(path.parent_path() / file);
     for (const auto& name : names) {
       const auto found =
           std::ranges::find(tensors, name, [](const auto& item) { return item.first; });
@@ -62,6 +64,34 @@ NamedTensors load_weight_files(const std::filesystem::path& path) {
     }
   }
   return all;
+}
+
+NamedTensors shapes_of(const std::filesystem::path& file) {
+  NamedTensors result;
+  const SafetensorsFile opened(file);
+  for (const auto& entry : opened.header().entries) {
+    result.emplace_back(entry.name, at::zeros({}, entry.dtype).expand(entry.shape));
+  }
+  return result;
+}
+
+}  // namespace
+
+NamedTensors load_weight_files(const std::filesystem::path& path) {
+  return from_files(path, load_safetensors);
+}
+
+NamedTensors weight_shapes(const std::filesystem::path& path) {
+  return from_files(path, shapes_of);
+}
+
+std::filesystem::path in_model_folder(const std::filesystem::path& path) {
+  std::error_code none;
+  if (!std::filesystem::exists(path / "config.json", none)) return path;
+  for (const auto* const name : {"model.safetensors.index.json", "model.safetensors"}) {
+    if (std::filesystem::exists(path / name, none)) return path / name;
+  }
+  return path;
 }
 
 }  // namespace troika::checkpoint

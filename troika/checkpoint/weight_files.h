@@ -13,4 +13,12 @@ namespace troika::checkpoint {
 // for text that is no index.
 NamedTensors load_weight_files(const std::filesystem::path& path);
 
+// Returns tensors of the same names, shapes and types, read from the headers alone. They have the
+// memory of one element, whose value is 0.
+NamedTensors weight_shapes(const std::filesystem::path& path);
+
+// Returns the file of the weights in a folder of a model of Hugging Face, which has a config.json:
+// `model.safetensors.index.json`, or else `model.safetensors`. Returns all other paths unchanged.
+std::filesystem::path in_model_folder(const std::filesystem::path& path);
+
 }  // namespace troika::checkpoint

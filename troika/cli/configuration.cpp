@@ -8,6 +8,7 @@
 #include "troika/base/error.h"
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/weight_sizes.h"
 
 namespace troika::cli {
 
@@ -65,6 +66,22 @@ SampleWords words_of(const std::vector<int64_t>& input, const std::vector<int64_
   return {nn::SampleKind::text, "text", "gpt or llama"};
 }
 
+// Returns the model, whose sizes are those of weights, for texts of the data set.
+nn::ModelOptions with_room_for_text(nn::ModelOptions model, const data::Dataset& dataset) {
+  const int64_t words = dataset.num_classes(), length = dataset.input_shape().at(0);
+  // The table of a gpt's positions has a row for each place.
+  const bool has_positions = nn::model_family(model.name) == "gpt";
+  if (model.vocab_size < words || (has_positions && model.context < length)) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "the data do not fit the model of model.weights",
+                 .got = fmt::format("{} words, samples of {}", words, length),
+                 .expected = fmt::format("at most {} words, samples of at most {}",
+                                         model.vocab_size, model.context)});
+  }
+  if (!has_positions) model.context = length;
+  return model;
+}
+
 }  // namespace
 
 void read_configuration(config::Table& table, const std::string& file,
@@ -94,7 +111,8 @@ void read_checkpoint_configuration(config::Table& table, train::TrainOptions& op
   set_arguments(table, arguments);
 }
 
-nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset) {
+nn::ModelOptions fit_model(const train::TrainOptions& options, const data::Dataset& dataset) {
+  auto model = options.weights.sizes ? train::with_sizes_of_weights(options) : options.model;
   const auto shape = dataset.input_shape(), target = dataset.target_shape();
   const SampleWords samples = words_of(shape, target);
   if (!model.name.empty() && nn::sample_kind(model.name) != samples.kind) {
@@ -111,8 +129,12 @@ nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset)
       model.image_size = shape.at(1);
       break;
     case nn::SampleKind::text:
-      model.vocab_size = dataset.num_classes();
-      model.context = shape.at(0);
+      if (options.weights.sizes) {
+        model = with_room_for_text(model, dataset);
+      } else {
+        model.vocab_size = dataset.num_classes();
+        model.context = shape.at(0);
+      }
       break;
     case nn::SampleKind::videos:
       model.frames = shape.at(0);

@@ -24,8 +24,8 @@ void read_checkpoint_configuration(config::Table& table, train::TrainOptions& op
                                    const std::string& checkpoint,
                                    const std::vector<std::string>& arguments);
 
-// Sets the model's sizes to those of the data set's samples. Throws Error(usage) if the model
-// cannot take them.
-nn::ModelOptions fit_model(nn::ModelOptions model, const data::Dataset& dataset);
+// Returns options.model with the sizes of the data set's samples and, with options.weights.sizes,
+// of the weights. Throws Error(usage) if the model cannot take them.
+nn::ModelOptions fit_model(const train::TrainOptions& options, const data::Dataset& dataset);
 
 }  // namespace troika::cli

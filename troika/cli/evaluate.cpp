@@ -29,7 +29,9 @@ WorkHere work_here(const std::string& name, const Work& work) {
     const auto group = join(options, environment);
     open_log(name, options, environment, group);
     const auto dataset = data::make_dataset(options.data, data::Split::validation);
-    options.model = fit_model(options.model, *dataset);
+    // The sizes of the weights that are judged, which may be all that is left of the run.
+    if (options.weights.sizes) options.weights.path = ckpt_to_judge(options);
+    options.model = fit_model(options, *dataset);
     torch::manual_seed(static_cast<uint64_t>(options.run.seed));
     const auto task = train::make_task(options);
     options.trainer.enable_model_summary = false;  // results go to standard output instead

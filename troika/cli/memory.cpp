@@ -284,7 +284,7 @@ int print_memory(const MemoryArguments& arguments, const std::vector<std::string
   // One sample is enough to show the model's input sizes.
   options.data.train_samples = 1;
   const auto dataset = data::make_dataset(options.data, data::Split::train);
-  options.model = fit_model(options.model, *dataset);
+  options.model = fit_model(options, *dataset);
   auto ranks = arguments.ranks;
   if (ranks.empty()) {
     ranks.push_back(static_cast<int>(std::max<int64_t>(1, options.trainer.devices)));

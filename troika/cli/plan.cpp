@@ -91,7 +91,7 @@ int find_here(train::TrainOptions options, const cluster::Environment& environme
   check_memory(options);
   const auto group = join(options, environment);
   const auto dataset = data::make_dataset(options.data, data::Split::train);
-  options.model = fit_model(options.model, *dataset);
+  options.model = fit_model(options, *dataset);
   const auto automatic = train::find_plan(options, *dataset, group, options_of(arguments));
   if (group.rank() != 0) return 0;
   if (!automatic.forced.empty()) {

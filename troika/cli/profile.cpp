@@ -60,7 +60,7 @@ int profile_here(const ProfileArguments& arguments, train::TrainOptions options,
   check_memory(options);
   const auto group = join(options, environment);
   const auto dataset = data::make_dataset(options.data, data::Split::train);
-  options.model = fit_model(options.model, *dataset);
+  options.model = fit_model(options, *dataset);
   auto asked = arguments.asked;
   if (const auto room = train::memory_of_rank(options, group)) {
     const int64_t samples =

@@ -32,10 +32,7 @@ int print_sample(const SampleArguments& arguments) {
                  .got = name.empty() ? "a module of a program" : name,
                  .expected = "gpt or llama"});
   }
-  // Text is bytes, and the context length is that of training.
-  nn::ModelOptions shape = options.model;
-  shape.context = options.data.context;
-  const auto model = nn::make_model(shape);
+  const auto model = nn::make_model(options.model);
   checkpoint::load_checkpoint(arguments.checkpoint, *model);
   model->eval();
   torch::manual_seed(static_cast<uint64_t>(arguments.seed));
@@ -43,7 +40,8 @@ int print_sample(const SampleArguments& arguments) {
   std::vector<int64_t> text;
   for (const char c : arguments.prompt) text.push_back(static_cast<unsigned char>(c));
   std::cout << arguments.prompt;
-  nn::continue_text(*model, shape.context, text, arguments.length, arguments.choice,
+  // Text is bytes, and the context length is that of training.
+  nn::continue_text(*model, options.data.context, text, arguments.length, arguments.choice,
                     [](int64_t byte) { std::cout << static_cast<char>(byte) << std::flush; });
   std::cout << '\n';
   return 0;

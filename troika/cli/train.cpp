@@ -56,7 +56,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   open_log("train", options, environment, group);
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
-  options.model = fit_model(options.model, *training);
+  options.model = fit_model(options, *training);
   options.model = train::tuned_model(options, *training, group, train::run_folder(options));
   std::optional<train::AutomaticPlan> automatic;
   if (find) automatic.emplace(take_found_plan(options, *training, group, *find));

@@ -5,6 +5,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 
 namespace troika::nn {
@@ -58,8 +59,9 @@ void add_alexnet_classifier(Model& model, const ModelOptions& options, int64_t c
     auto dropout = model.place(fmt::format("classifier.{}", number - 1),
                                std::make_shared<Dropout>(options.dropout));
     auto linear = model.place(
-        name, torch::nn::Linear(first ? channels * kAlexnetGrid * kAlexnetGrid : kClassifierWidth,
-                                kClassifierWidth));
+        name,
+        std::make_shared<Linear>(first ? channels * kAlexnetGrid * kAlexnetGrid : kClassifierWidth,
+                                 kClassifierWidth));
     model.add_block(
         {name, {name}, {}, [=](const at::Tensor& input) {
            const at::Tensor features =
@@ -68,7 +70,7 @@ void add_alexnet_classifier(Model& model, const ModelOptions& options, int64_t c
            return linear->forward(dropout->forward(features)).relu_();
          }});
   }
-  model.add_block("classifier.6", torch::nn::Linear(kClassifierWidth, options.num_classes));
+  model.add_block("classifier.6", std::make_shared<Linear>(kClassifierWidth, options.num_classes));
 }
 
 }  // namespace

@@ -129,8 +129,9 @@ Conv1D::Conv1D(int64_t in, int64_t out, double deviation)
       bias_(register_parameter("bias", torch::zeros({out}))) {}
 
 at::Tensor Conv1D::forward(const at::Tensor& input) const {
-  if (!hooks_product()) return dense(hooked_input(input), weight_, bias_);
-  const at::Tensor product = hooked_product(dense(hooked_input(input), weight_, {}));
+  const at::Tensor x = hooked_input(input);
+  if (!hooks_product()) return with_branch(dense(x, weight_, bias_), x);
+  const at::Tensor product = hooked_product(with_branch(dense(x, weight_, {}), x));
   return product + bias_.to(product.scalar_type());
 }
 

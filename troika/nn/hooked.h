@@ -1,5 +1,6 @@
 // Functions that run inside layers, set from outside: with them, several ranks compute a layer
-// together (troika/parallel/tensor), and the model does not know it.
+// together (troika/parallel/tensor), or a layer gets an adapter (lora.h), and the model does not
+// know it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,6 +30,10 @@ class Hooked {
   // it adds its bias. Only linear layers call it.
   void hook_product(Hook hook) { product_ = std::move(hook); }
   void unhook() { input_ = product_ = nullptr; }
+  // A linear layer adds branch(input) to the product of its input and its weight: after the hook of
+  // the input, and before that of the product. Null: as before; unhook() leaves it. Only linear
+  // layers call it.
+  void add_branch(Hook branch) { branch_ = std::move(branch); }
 
  protected:
   ~Hooked() = default;
@@ -36,10 +41,14 @@ class Hooked {
   at::Tensor hooked_input(const at::Tensor& input) const { return input_ ? input_(input) : input; }
   bool hooks_product() const { return product_ != nullptr; }
   at::Tensor hooked_product(const at::Tensor& product) const { return product_(product); }
+  at::Tensor with_branch(const at::Tensor& product, const at::Tensor& input) const {
+    return branch_ ? product.add(branch_(input)) : product;
+  }
 
  private:
   Hook input_;
   Hook product_;
+  Hook branch_;
 };
 
 }  // namespace troika::nn

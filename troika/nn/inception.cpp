@@ -8,6 +8,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 
 namespace troika::nn {
@@ -230,7 +231,7 @@ std::shared_ptr<Model> make_inception(const ModelOptions& options) {
   }
 
   auto dropout = model->place("dropout", std::make_shared<Dropout>(options.dropout));
-  auto fc = model->place("fc", torch::nn::Linear(channels, options.num_classes));
+  auto fc = model->place("fc", std::make_shared<Linear>(channels, options.num_classes));
   model->add_block({"head", {"fc"}, {}, [=](const at::Tensor& input) {
                       return fc->forward(dropout->forward(input.mean({2, 3})));
                     }});

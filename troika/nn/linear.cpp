@@ -10,8 +10,9 @@ Linear::Linear(int64_t in, int64_t out, double deviation)
 }
 
 at::Tensor Linear::forward(const at::Tensor& input) const {
-  if (!hooks_product()) return at::linear(hooked_input(input), weight, bias);
-  const at::Tensor product = hooked_product(at::linear(hooked_input(input), weight));
+  const at::Tensor x = hooked_input(input);
+  if (!hooks_product()) return with_branch(at::linear(x, weight, bias), x);
+  const at::Tensor product = hooked_product(with_branch(at::linear(x, weight), x));
   return bias.defined() ? product + bias.to(product.scalar_type()) : product;
 }
 

@@ -11,6 +11,7 @@
 
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/nn/zoo.h"
 
 namespace troika::nn {
 
@@ -189,6 +190,13 @@ void Model::place_module(const std::string& path, std::shared_ptr<torch::nn::Mod
   }
   level->register_module(last, std::move(module));
   options_.reset();
+}
+
+void Model::set_lora(const LoraOptions& lora) {
+  if (!options_) return;
+  auto options = *options_;
+  options.lora = lora;
+  options_ = std::make_shared<const ModelOptions>(std::move(options));
 }
 
 state::StateDict Model::owned_state(const Block& block) const {

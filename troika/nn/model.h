@@ -42,6 +42,7 @@
 
 namespace troika::nn {
 
+struct LoraOptions;
 struct ModelOptions;
 
 // Returns the only tensor that a model gives. Throws Error(usage) if it gives several.
@@ -128,11 +129,15 @@ class Model : public torch::nn::Module {
 
  private:
   friend std::shared_ptr<Model> make_model(const ModelOptions& options);
+  friend void add_adapters(Model& model, const LoraOptions& options);
+  friend void merge_adapters(Model& model, double scaling);
   friend class WrapperGuard;
 
   // Null removes the current wrapper.
   void set_wrapper(WrapperKind kind, std::shared_ptr<BlockWrapper> wrapper);
 
+  // Changes what options() returns; nothing if that is null.
+  void set_lora(const LoraOptions& lora);
   void place_module(const std::string& path, std::shared_ptr<torch::nn::Module> module);
 
   std::vector<Block> blocks_;

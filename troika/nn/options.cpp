@@ -82,6 +82,30 @@ void add_sizes(config::Table& table, ModelOptions& options) {
             "llama: context of the training before rope_scaling llama3", at_least(int64_t{1}));
 }
 
+void add_lora(config::Table& table, ModelOptions& options) {
+  if (options.name.empty()) return;  // a program calls nn::add_adapters()
+  auto& lora = options.lora;
+  table.add(
+      "lora.rank", &lora.rank,
+      "train adapters of this rank beside linear layers, and leave the model's own parameters "
+      "as they are; 0: no adapters; docs/lora.md",
+      at_least(int64_t{0}));
+  table.add("lora.alpha", &lora.alpha, "adapters are scaled by alpha / rank", above(0.0));
+  table.add("lora.dropout", &lora.dropout, "probability of dropout of the adapters' inputs",
+            config::from_to_below(0.0, 1.0));
+  table.add("lora.use_rslora", &lora.use_rslora,
+            "adapters are scaled by alpha / sqrt(rank) in place of alpha / rank");
+  table.add("lora.target_modules", &lora.target_modules,
+            "layers that get adapters: names of linear layers or their ends, such as q_proj, where "
+            "* stands for any text between two dots; all-linear: all but the output layer");
+  table.add_known_as("r", "lora.rank");
+  table.add_known_as("lora_r", "lora.rank");
+  table.add_known_as("lora_rank", "lora.rank");
+  table.add_known_as("lora_alpha", "lora.alpha");
+  table.add_known_as("lora_dropout", "lora.dropout");
+  table.add_known_as("lora_target_modules", "lora.target_modules");
+}
+
 void add_options(config::Table& table, OffloadOptions& options) {
   table.add(
       "offload.activations", &options.activations,

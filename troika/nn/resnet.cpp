@@ -5,6 +5,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 
 namespace troika::nn {
@@ -104,7 +105,7 @@ std::shared_ptr<Model> make_resnet(const ModelOptions& options, int64_t depth, S
     }
   }
 
-  auto fc = model->place("fc", torch::nn::Linear(in, options.num_classes));
+  auto fc = model->place("fc", std::make_shared<Linear>(in, options.num_classes));
   model->add_block({"head", {"fc"}, {}, [=](const at::Tensor& input) {
                       return fc->forward(input.mean({2, 3}));
                     }});

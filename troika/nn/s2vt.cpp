@@ -4,6 +4,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/linear.h"
 #include "troika/nn/lstm.h"
 #include "troika/nn/models.h"
 #include "troika/nn/output_layer.h"
@@ -74,7 +75,7 @@ std::shared_ptr<Model> make_s2vt(const ModelOptions& options) {
   const int64_t context = options.context;
 
   auto embed_frames =
-      model->place("embed_frames", torch::nn::Linear(options.feature_width, options.width));
+      model->place("embed_frames", std::make_shared<Linear>(options.feature_width, options.width));
   auto drop_frames = model->place("drop_frames", std::make_shared<Dropout>(options.dropout));
   model->add_block({"frames",
                     {"embed_frames"},

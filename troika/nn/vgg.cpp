@@ -6,6 +6,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 
 namespace troika::nn {
@@ -68,7 +69,7 @@ void init_linear(torch::nn::LinearImpl& linear) {
 
 void add_cifar_classifier(Model& model, const ModelOptions& options, int64_t channels) {
   auto dropout = model.place("dropout", std::make_shared<Dropout>(options.dropout));
-  auto linear = model.place("classifier", torch::nn::Linear(channels, options.num_classes));
+  auto linear = model.place("classifier", std::make_shared<Linear>(channels, options.num_classes));
   init_linear(*linear);
   model.add_block({"classifier", {"classifier"}, {}, [=](const at::Tensor& input) {
                      return linear->forward(dropout->forward(input.mean({2, 3})));
@@ -81,7 +82,7 @@ void add_imagenet_classifier(Model& model, const ModelOptions& options, int64_t 
   for (const int64_t number : {0, 3}) {
     const std::string name = fmt::format("classifier.{}", number);
     const int64_t in = number == 0 ? channels * kGrid * kGrid : kWidth;
-    auto linear = model.place(name, torch::nn::Linear(in, kWidth));
+    auto linear = model.place(name, std::make_shared<Linear>(in, kWidth));
     auto dropout = model.place(fmt::format("classifier.{}", number + 2),
                                std::make_shared<Dropout>(options.dropout));
     init_linear(*linear);
@@ -92,9 +93,9 @@ void add_imagenet_classifier(Model& model, const ModelOptions& options, int64_t 
                        return dropout->forward(linear->forward(features).relu_());
                      }});
   }
-  torch::nn::Linear last(kWidth, options.num_classes);
+  auto last = std::make_shared<Linear>(kWidth, options.num_classes);
   init_linear(*last);
-  model.add_block("classifier.6", last.ptr());
+  model.add_block("classifier.6", last);
 }
 
 }  // namespace

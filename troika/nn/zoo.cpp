@@ -154,6 +154,7 @@ std::shared_ptr<Model> make_model(const ModelOptions& options) {
   }
   auto model = entry.make(with_sizes(options));
   model->options_ = std::make_shared<const ModelOptions>(options);
+  add_adapters(*model, options.lora);
   return model;
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "troika/nn/lora.h"
 #include "troika/nn/model.h"
 #include "troika/nn/rope.h"
 
@@ -64,9 +65,13 @@ struct ModelOptions {
   int64_t ffn_width = 0;
   double norm_eps = 1e-5;
   RopeOptions rope = {};
+
+  // For all models: adapters in place of training the model's own parameters.
+  LoraOptions lora = {};
 };
 
-// Returns a model on the CPU, in float32, in training mode. Throws Error(usage) for an unknown name
+// Returns a model on the CPU, in float32, in training mode, with the adapters of `lora`, which are
+// drawn after the model's own parameters. Throws Error(usage) for an unknown name
 // (naming the nearest known one) and for options the model cannot be built with.
 std::shared_ptr<Model> make_model(const ModelOptions& options);
 

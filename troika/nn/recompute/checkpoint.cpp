@@ -189,7 +189,8 @@ class Reentrant : public torch::autograd::Node {
       roots.push_back(outputs[i]);
       of_roots.push_back(gradients[i]);
     }
-    torch::autograd::backward(roots, of_roots);
+    // A block of frozen parameters whose inputs need no gradients has no roots.
+    if (!roots.empty()) torch::autograd::backward(roots, of_roots);
     for (const auto& input : inputs) result.push_back(input.grad());
     return result;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "troika/base/error.h"
@@ -12,6 +13,7 @@
 #include "troika/nn/dense.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/linear.h"
+#include "troika/nn/lora.h"
 
 namespace troika::parallel {
 
@@ -69,9 +71,42 @@ std::string wanted_kind(const torch::nn::Module& module, Split split) {
     }
     case Split::whole:
     case Split::tokens:
+    case Split::summed:
       return "";
   }
   return "";
+}
+
+const SplitRule* find_rule(const SplitTable& table, const std::string& name) {
+  const auto found = std::ranges::find_if(
+      table, [&](const SplitRule& candidate) { return matches(candidate.module, name); });
+  return found == table.end() ? nullptr : &*found;
+}
+
+// Returns the rule for a part of an adapter, from that of the adapted layer.
+SplitRule rule_of_part(const nn::AdapterPart& of, const std::string& name, const SplitRule& layer) {
+  SplitRule rule = layer;
+  rule.module = name;
+  const bool is_column = layer.split == Split::column, is_row = layer.split == Split::row;
+  if (of.part == nn::kLoraB && is_column) return rule;
+  if (of.part == nn::kLoraA && is_row) return rule;
+  rule = {.module = name};
+  if (of.part != nn::kLoraDropout) {
+    rule.split = is_column || is_row ? Split::summed : Split::whole;
+  } else if (is_row) {
+    rule.split = Split::dropout_of_column;
+  }
+  return rule;
+}
+
+// Returns the rule for a module, if there is one.
+std::optional<SplitRule> rule_for(const SplitTable& table, const std::string& name) {
+  if (const auto part = nn::adapter_part(name)) {
+    const auto* const layer = find_rule(table, part->layer);
+    if (layer) return rule_of_part(*part, name, *layer);
+  }
+  const auto* const rule = find_rule(table, name);
+  return rule ? std::optional(*rule) : std::nullopt;
 }
 
 bool needs_rule(const torch::nn::Module& module) {
@@ -228,9 +263,8 @@ std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable&
   std::vector<RuledModule> found;
   for (const auto& entry : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
     const auto& [name, module] = std::pair(entry.key(), entry.value());
-    const auto rule = std::ranges::find_if(
-        table, [&](const SplitRule& candidate) { return matches(candidate.module, name); });
-    if (rule == table.end()) {
+    const auto rule = rule_for(table, name);
+    if (!rule) {
       if (!needs_rule(*module)) continue;
       throw Error(
           "parallel", ErrorKind::usage,

@@ -15,13 +15,14 @@ enum class Split {
   whole,
   // The same, but with sequence parallelism each rank computes its tokens.
   tokens,
+  // Every rank has the parameters, and gets a summand of their gradients: a matrix of an adapter
+  // (nn/lora.h) whose other matrix is cut.
+  summed,
   // A linear layer (nn::Linear or nn::Conv1D) of which each rank computes some outputs. The
-  // gradient
-  // of its input is summed over ranks, unless it lies inside a module of kind `input`.
+  // gradient of its input is summed over ranks, unless it lies inside a module of kind `input`.
   column,
   // A linear layer of which each rank has some inputs. The product is summed over ranks; the bias
-  // is
-  // added once, after the sum.
+  // is added once, after the sum.
   row,
   // An nn::Embedding, or the matrix of the output layer: each rank has some rows.
   vocabulary,
@@ -43,7 +44,9 @@ struct SplitRule {
 };
 
 // The first rule that matches a module counts. Each module that has parameters or is an nn::Dropout
-// needs a rule.
+// needs a rule. An adapter (nn/lora.h) is cut by the rule of its layer: beside a column layer, B is
+// cut by outputs, as the layer's weight; beside a row layer, A is cut by inputs. The sum over a row
+// layer's inputs is that of the adapter, too, so an adapter adds no communication to the passes.
 using SplitTable = std::vector<SplitRule>;
 
 // Returns the table of a model of the zoo: mlp, gpt, llama and the names of their sizes. For other

@@ -11,6 +11,7 @@
 #include "troika/nn/dense.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/linear.h"
+#include "troika/nn/lora.h"
 #include "troika/parallel/norm.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/tensor/axis_functions.h"
@@ -215,6 +216,8 @@ void TensorParallel::add_hooks(const std::vector<RuledModule>& modules) {
   for (const auto& [name, module, rule] : modules) {
     auto* const hooked = dynamic_cast<nn::Hooked*>(module.get());
     auto* const dropout = dynamic_cast<nn::Dropout*>(module.get());
+    // The functions of an adapted layer are those of its adapter, too.
+    if (hooked && nn::adapter_part(name)) continue;
     hooked_.push_back(module);
     switch (rule.split) {
       case Split::input:
@@ -245,6 +248,7 @@ void TensorParallel::add_hooks(const std::vector<RuledModule>& modules) {
         }
         break;
       case Split::whole:
+      case Split::summed:
         break;
     }
   }
@@ -305,10 +309,10 @@ void TensorParallel::finish_backward(const std::vector<optim::Parameter>& parame
     const auto& cut = find_cut(parameter.name);
     const auto& gradient = parameter.tensor.grad();
     if (!gradient.defined() || cut.copies == 1) continue;
-    const bool is_shared_unit = cut.split == Split::column;
+    const bool is_summand = cut.split == Split::column || cut.split == Split::summed;
     const bool is_bias_of_row = cut.split == Split::row;
     const bool saw_own_tokens = options_.sequence && (cut.split == Split::tokens || is_bias_of_row);
-    if (!is_shared_unit && !saw_own_tokens) continue;
+    if (!is_summand && !saw_own_tokens) continue;
     summands[{cut.copies, gradient.scalar_type()}].push_back(gradient);
   }
   for (const auto& [of, gradients] : summands) {

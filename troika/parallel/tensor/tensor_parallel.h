@@ -78,10 +78,11 @@ class TensorParallel {
   TensorParallel(const TensorParallel&) = delete;
   TensorParallel& operator=(const TensorParallel&) = delete;
 
-  // Completes gradients that ranks have only summands of: those of heads that several ranks hold
-  // and, with sequence parallelism, those of norms and of biases added after a sum. Gradients of
-  // parameters that all ranks hold become the same bits on all ranks. Call it once after the last
-  // backward pass of a step and, with replicas, after their average. Collective.
+  // Completes gradients that ranks have only summands of: those of heads that several ranks hold,
+  // those of adapters' matrices whose other matrix is cut and, with sequence parallelism, those of
+  // norms and of biases added after a sum. Gradients of parameters that all ranks hold become the
+  // same bits on all ranks. Call it once after the last backward pass of a step and, with replicas,
+  // after their average. Collective.
   void finish_backward();
   // The same for the gradients of these tensors, under the parameters' names: parameters of the
   // model, or flat ranges of their elements that are the same on all ranks of the axis.

@@ -21,6 +21,7 @@
 #include "troika/train/options/checkpoint_options.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resumed_options.h"
+#include "troika/train/options/weight_sizes.h"
 #include "troika/train/run/course_names.h"
 #include "troika/train/run/run_outputs.h"
 
@@ -112,6 +113,7 @@ RunOrigin::RunOrigin(const RunSetup& setup) : setup_(setup) {
   if (!checkpoint.empty()) {
     open(checkpoint);
   } else if (!options.weights.path.empty()) {
+    require_same_scaling(options.model, options.weights.path);
     checkpoint::take_weights(setup.task.module(), options.weights.path, options.weights.strict);
   }
   id_ = choose_id();
@@ -186,6 +188,7 @@ std::function<void()> RunOrigin::load_alone(const ResumedParts& parts) const {
   parts.context.seconds = at.seconds;
   parts.clock.go_on_from(at.seconds);
   require_same_course(at);
+  require_same_scaling(setup_.options.model, saved_->path());
   parts.log.load_state(*saved_);
   auto take_loaded =
       parts.engine.load(*saved_, gradients_of(*saved_, setup_.plan, setup_.world().rank()));

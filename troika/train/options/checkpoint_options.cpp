@@ -11,8 +11,6 @@ namespace troika::train {
 
 namespace {
 
-constexpr const char* kOptionsKey = "troika.options";
-
 // Model sizes that come from the data set and are therefore not options.
 constexpr std::pair<const char*, int64_t nn::ModelOptions::*> kSizes[] = {
     {"troika.num_classes", &nn::ModelOptions::num_classes},

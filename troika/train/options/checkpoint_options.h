@@ -14,6 +14,9 @@ class Model;
 
 namespace troika::train {
 
+// The key, in metadata, of a run's options as TOML.
+inline constexpr const char* kOptionsKey = "troika.options";
+
 // The `description` for checkpoint::save_weights(): the options as TOML, and the model sizes that
 // follow from the data set.
 checkpoint::Metadata checkpoint_metadata(const TrainOptions& options);

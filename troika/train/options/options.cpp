@@ -224,8 +224,13 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
 void add_weights(config::Table& table, TrainOptions::Weights& weights) {
   table.add(
       "model.weights", &weights.path,
-      "start a new run from these weights: the folder of a run or of a checkpoint, last, best, or "
-      "a safetensors file, also one that troika import reads; empty: random weights");
+      "start a new run from these weights: the folder of a run, of a checkpoint, or of a model of "
+      "Hugging Face, last, best, or a safetensors file, also one that troika import reads; empty: "
+      "random weights");
+  table.add("model.weights_sizes", &weights.sizes,
+            "gpt and llama: the sizes of the model are those of model.weights, and the number of "
+            "heads is that of config.json beside the file; the vocabulary may be larger than that "
+            "of the data");
   table.add("model.weights_strict", &weights.strict,
             "the weights must have all tensors of the model; false: load those that fit, and log "
             "which stay random");
@@ -277,6 +282,7 @@ config::Table make_table(TrainOptions& options) {
   nn::add_name(table, options.model);
   add_weights(table, options.weights);
   nn::add_sizes(table, options.model);
+  nn::add_lora(table, options.model);
   data::add_options(table, options.data);
   optim::add_options(table, options.optimizer);
   optim::add_options(table, options.schedule);

@@ -102,6 +102,7 @@ struct TrainOptions {
   struct Weights {
     std::string path = {};
     bool strict = true;
+    bool sizes = false;
   } weights;
 };
 

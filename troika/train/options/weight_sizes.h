@@ -1,0 +1,19 @@
+// The sizes of the model whose weights a new run takes.
+#pragma once
+
+#include "troika/train/options/options.h"
+
+namespace troika::train {
+
+// Returns options.model with the sizes of the language model that options.weights names, and its
+// own adapters. The weights are a checkpoint of troika, a file with its options, or weights of
+// Hugging Face with their config.json. Reads no weights. Throws Error(usage) for other models, and
+// without weights.
+nn::ModelOptions with_sizes_of_weights(const TrainOptions& options);
+
+// Throws Error(usage) if the weights at `path` have adapters (nn/lora.h), and their options say
+// that they are scaled in another way than those of the model. Weights without options are not
+// compared.
+void require_same_scaling(const nn::ModelOptions& model, const std::filesystem::path& path);
+
+}  // namespace troika::train
