@@ -9,19 +9,24 @@
 //   troika launch --servers 2 --workers 2 l1_logistic data.svm --l1=0.001 --filters
 //
 // Worker 0 prints the objective. With `--filters`, workers leave out features whose weight stays
-// zero (kkt), send each list of indices once (cache_keys) and compress messages (zlib). With
-// several workers kkt may leave out a part of a gradient, so the last fifth of the steps is without
-// it. `--delay=T` lets workers be T steps ahead of the slowest one.
+// zero (kkt), send each list of indices once (cache_keys) and compress messages (zlib);
+// `--filters=kkt,cache_keys` uses only these two. With several workers kkt may leave out a part of
+// a gradient, so the last fifth of the steps is without it. `--delay=T` lets workers be T steps
+// ahead of the slowest one. With `--report=K`, worker 0 also prints the objective and the time of
+// every K-th step.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/random.h"
 #include "troika/base/text.h"
@@ -48,7 +53,15 @@ struct Options {
   double rate = 0;  // 0: the largest one that is safe
   int64_t steps = 500;
   int64_t delay = 0;
-  bool has_filters = false;
+  int64_t report = 0;                // 0: only after the last step
+  std::vector<std::string> filters;  // of kkt, cache_keys and zlib
+};
+
+// What worker 0 knows of a step before all workers have finished it.
+struct Report {
+  int64_t step = 0;
+  double seconds = 0;  // since worker 0 began its first step
+  double norm = 0;     // of the weights, L1
 };
 
 // The rows of one worker, with positions in `keys` instead of indices.
@@ -164,18 +177,31 @@ int64_t step_of_loss(const Options& options) {
   return options.steps + options.delay;
 }
 
-// Prints the objective at the weights after the last step, and the traffic of this worker.
-void show_result(server::Worker& worker, const Options& options, const Rows& rows) {
-  const auto loss =
-      worker.pull("loss", server::KeySpan{static_cast<Key>(step_of_loss(options)), 1});
-  const auto weights = worker.pull("w", rows.all_keys);
-  loss.wait(soon());
+double l1_norm(const server::Handle& weights) {
   weights.wait(soon());
   double norm = 0;
   for (const double weight : weights.values<double>()) norm += std::fabs(weight);
+  return norm;
+}
+
+double loss_at(server::Worker& worker, int64_t step) {
+  const auto loss = worker.pull("loss", server::KeySpan{static_cast<Key>(step), 1});
+  loss.wait(soon());
+  return loss.values<double>()[0];
+}
+
+// Prints the objective at the weights after the last step, and the traffic of this worker.
+void show_result(server::Worker& worker, const Options& options, const Rows& rows,
+                 const std::vector<Report>& reports) {
+  for (const auto& [step, seconds, norm] : reports) {
+    fmt::print("step {} after {:.3f} s: objective {:.12g}\n", step, seconds,
+               loss_at(worker, step) + options.l1 * norm);
+  }
+  const auto weights = worker.pull("w", rows.all_keys);
+  const double norm = l1_norm(weights);
   const auto traffic = worker.traffic();
   const auto size = [](uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  fmt::print("objective {:.12g}\n", loss.values<double>()[0] + options.l1 * norm);
+  fmt::print("objective {:.12g}\n", loss_at(worker, step_of_loss(options)) + options.l1 * norm);
   fmt::print("weights   {} of {} are not zero\n",
              std::ranges::count_if(weights.values<double>(), [](double w) { return w != 0; }),
              rows.all_keys.size());
@@ -189,18 +215,23 @@ void show_result(server::Worker& worker, const Options& options, const Rows& row
 
 void train(server::Worker& worker, const server::WorldOptions& world, const Options& options,
            const Rows& rows) {
-  const auto lossless = server::parse_filters("cache_keys, zlib");
-  if (options.has_filters) {
-    auto push = server::parse_filters(fmt::format("kkt l1={}", options.l1 / world.workers));
-    push.insert(push.end(), lossless.begin(), lossless.end());
-    worker.set_filters("w", push, lossless);
+  auto lossless_names = options.filters;
+  bool is_selecting = std::erase(lossless_names, "kkt") > 0;
+  const auto lossless = server::parse_filters(fmt::format("{}", fmt::join(lossless_names, ", ")));
+  auto push = lossless;
+  if (is_selecting) {
+    const auto kkt = server::parse_filters(fmt::format("kkt l1={}", options.l1 / world.workers));
+    push.insert(push.begin(), kkt.begin(), kkt.end());
   }
-  bool is_selecting = options.has_filters;
+  worker.set_filters("w", push, lossless);
+  std::vector<Report> reports;
+  std::optional<Stopwatch> watch;
   const int64_t loss_step = step_of_loss(options);
   // That loss is complete when all workers have finished its step.
   for (int64_t step = -1; step <= loss_step + options.delay;) {
     worker.begin_step().wait(soon());
     step = worker.step();
+    if (!watch) watch.emplace();
     if (step >= options.steps && step != loss_step) {
       worker.end_step();
       continue;
@@ -213,11 +244,14 @@ void train(server::Worker& worker, const server::WorldOptions& world, const Opti
     pull.wait(soon());
     std::vector<double> gradient(rows.keys.size());
     const double loss = add_gradient(rows, pull.values<double>(), gradient);
+    if (world.index == 0 && options.report > 0 && step % options.report == 0) {
+      reports.push_back({step, watch->seconds(), l1_norm(worker.pull("w", rows.all_keys))});
+    }
     if (step < options.steps) worker.push("w", rows.keys, gradient);
     worker.push("loss", server::KeySpan{static_cast<Key>(step), 1}, std::vector<double>{loss});
     worker.end_step();
   }
-  if (world.index == 0) show_result(worker, options, rows);
+  if (world.index == 0) show_result(worker, options, rows, reports);
 }
 
 Options parse(int argc, char** argv) {
@@ -235,17 +269,26 @@ Options parse(int argc, char** argv) {
       options.steps = static_cast<int64_t>(number(value, name));
     } else if (name == "--delay") {
       options.delay = static_cast<int64_t>(number(value, name));
-    } else if (word == "--filters") {
-      options.has_filters = true;
+    } else if (name == "--report") {
+      options.report = static_cast<int64_t>(number(value, name));
+    } else if (name == "--filters") {
+      options.filters = split(equals == std::string::npos ? "kkt,cache_keys,zlib" : value, ',');
     } else if (options.file.empty() && !word.starts_with("--")) {
       options.file = word;
     } else {
-      refuse("an argument", word, "FILE, --l1=, --rate=, --steps=, --delay= or --filters");
+      refuse("an argument", word,
+             "FILE, --l1=, --rate=, --steps=, --delay=, --report= or --filters=");
     }
   }
   if (options.file.empty()) refuse("the data file", "none", "a file in libsvm's format");
   if (options.steps < 1) refuse("--steps", std::to_string(options.steps), "at least 1");
   if (options.delay < 0) refuse("--delay", std::to_string(options.delay), "at least 0");
+  if (options.report < 0) refuse("--report", std::to_string(options.report), "at least 0");
+  for (const auto& filter : options.filters) {
+    if (filter != "kkt" && filter != "cache_keys" && filter != "zlib") {
+      refuse("a filter", filter, "kkt, cache_keys or zlib");
+    }
+  }
   return options;
 }
 

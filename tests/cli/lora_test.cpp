@@ -104,6 +104,15 @@ TEST_F(LoraCommand, FineTunesWeightsOfHuggingFaceAndExportsThemMergedOrApart) {
   EXPECT_EQ(tensors("again/adapter_model.safetensors"), adapter);
 }
 
+// The sizes are those of the run's own checkpoint, whatever its name.
+TEST_F(LoraCommand, JudgesARunOfAConfigurationFile) {
+  write_file_atomically(folder_ / "tuned.toml",
+                        "[run]\nname = \"tuned\"\n[model]\nname = \"llama\"\nweights = \"base\"\n"
+                        "weights_sizes = true\n[lora]\nrank = 2\n");
+  run("train tuned.toml --trainer.max_steps=1" + data_);
+  EXPECT_THAT(run("validate tuned.toml" + data_), HasSubstr("loss"));
+}
+
 TEST_F(LoraCommand, RefusesAdaptersThatDoNotFit) {
   run(train_ + " --trainer.max_steps=1");
   run("export runs/run --peft adapter");
@@ -135,6 +144,8 @@ TEST_F(LoraCommand, RefusesAdaptersThatDoNotFit) {
   };
   EXPECT_THAT(refusal_with("r", 3), HasSubstr("lora_A.weight"));
   EXPECT_THAT(refusal_with("r", 0), HasSubstr("has no usable numbers; got r 0"));
+  EXPECT_THAT(refusal_with("init_lora_weights", "olora"),
+              HasSubstr("an adapter whose base PEFT changes: init_lora_weights; got \"olora\""));
   EXPECT_THAT(refusal_with("use_dora", true), HasSubstr("not supported: use_dora"));
   EXPECT_THAT(refusal_with("peft_type", "IA3"), HasSubstr("got \"IA3\", expected peft_type"));
 }

@@ -60,7 +60,10 @@ TEST_F(PlanSearch, WritesThePlanOfThePublishedModel) {
                         "[[devices]]\nhost = \"d\"\n[[devices]]\nhost = \"e\"\n");
   const auto by_cluster =
       plan("--profile graph.txt --cluster cluster.toml --cost-model pipedream-sum");
-  EXPECT_EQ(by_cluster.out, outcome.out) << by_cluster.err;
+  EXPECT_THAT(by_cluster.out,
+              HasSubstr("cluster.toml: its numbers of devices and bandwidths alone"));
+  const auto end_of = [](const std::string& text) { return text.substr(text.find("\ntime")); };
+  EXPECT_EQ(end_of(by_cluster.out), end_of(outcome.out)) << by_cluster.err;
 }
 
 TEST_F(PlanSearch, TakesTheOptionsOfTheReleasedOptimizer) {
@@ -153,6 +156,16 @@ TEST_F(PlanSearch, CutsLayersOverATensorAxis) {
   EXPECT_NEAR(found["plan"]["seconds_per_step"].get<double>(),
               2 * (1.5 + 2 * 100 / 1e6) + 2 * 2 * 1000 / 1e5, 1e-9);
   EXPECT_EQ(found["plan"]["stages"][0]["memory_bytes"], 2 * 2000 + 500);
+  // The smaller of the cluster's memory and --memory-bytes counts.
+  write_file_atomically(folder_ / "small.toml",
+                        "[links.group]\nbandwidth = 1e6\n[[devices]]\nhost = \"a\"\ncount = 2\n"
+                        "memory_bytes = 100\n");
+  EXPECT_THAT(plan("--profile cut.json --cluster small.toml --memory-bytes 5000").out,
+              HasSubstr("# does not fit"));
+  write_file_atomically(folder_ / "no_links.toml", "[[devices]]\nhost = \"a\"\ncount = 2\n");
+  EXPECT_THAT(plan("--profile cut.json --cluster no_links.toml").err,
+              HasSubstr("links.group.bandwidth of no_links.toml; got none, expected bytes per "
+                        "second > 0"));
   const auto none = plan(search + " --no-tensor");
   EXPECT_EQ(none.exit_code, 0) << none.err;
   EXPECT_THAT(none.out, AllOf(HasSubstr("# does not fit"), Not(HasSubstr("# tensor"))));

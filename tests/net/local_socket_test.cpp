@@ -55,9 +55,8 @@ TEST_F(LocalSockets, ReachAnEndpointByTheMachinesName) {
 }
 
 TEST_F(LocalSockets, OfAnotherEndpointWithTheSamePortAreLeftForTcp) {
-  const auto first = std::exchange(b_, nullptr);
-  const int port = first->addresses()[0].port;
-  b_ = listens_at("b", {"127.0.0.2", port});
+  const auto other = listens_at("other", {"127.0.0.1", 0});
+  b_ = listens_at("b", {"127.0.0.2", other->addresses()[0].port});
   EXPECT_EQ(dialed("127.0.0.2"), AF_INET);
 }
 

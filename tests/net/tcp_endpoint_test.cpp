@@ -94,7 +94,8 @@ TEST_P(TcpMessages, KeepTheOrderOfTheirChannelLongOrShort) {
   Random random(4);
   std::vector<std::string> texts;
   for (int i = 0; i < kMessages; ++i) {
-    texts.push_back(random_text(random.below(2) ? random.below(200) : random.below(200'000), i));
+    texts.push_back(
+        random_text(random.below(2) ? random.below(200) : random.below(3 * kEagerBytes), i));
   }
   size_t sent = 0;
   std::thread sender([&] {
@@ -104,7 +105,7 @@ TEST_P(TcpMessages, KeepTheOrderOfTheirChannelLongOrShort) {
     EXPECT_TRUE(a_.run_until([&] { return sent == texts.size(); }, kSoon));
   });
   for (const auto& text : texts) {
-    Receipt receipt(b_, "a", 1, 200'000);
+    Receipt receipt(b_, "a", 1, 3 * kEagerBytes);
     EXPECT_EQ(receipt.text(), text);
   }
   sender.join();

@@ -245,8 +245,9 @@ TEST(Sweep, ReadsRanges) {
   const auto list = SweepRange::parse("micro_batches=6,2,2");
   EXPECT_EQ(list.what, SweepRange::What::micro_batches);
   EXPECT_EQ(list.values, (Values{2, 6}));
-  for (const auto* text : {"devices", "hosts=1..2", "devices=0..4", "devices=4..2", "devices=1..",
-                           "devices=1..4/0", "devices=1,x", "devices=1..1000000/1"}) {
+  for (const auto* text :
+       {"devices", "hosts=1..2", "devices=0..4", "devices=4..2", "devices=1..", "devices=1..4/0",
+        "devices=1,x", "devices=1..1000000/1", "devices=16385"}) {
     EXPECT_THROW(SweepRange::parse(text), Error) << text;
   }
 }

@@ -23,6 +23,7 @@ constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kTensors = "adapter_model.safetensors";
 // PEFT wraps the model twice, in a PeftModel and in a LoraModel.
 constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kWeight = ".weight";
 
 [[noreturn]] void refuse_adapter(const std::filesystem::path& file, const std::string& what,
                                  const std::string& got, const std::string& expected) {
@@ -65,8 +66,15 @@ nn::LoraOptions read_options(const std::filesystem::path& file) {
   }
   for (const auto* const key :
        {"bias", "use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias",
-        "trainable_token_indices", "target_parameters", "megatron_config", "layer_replication"}) {
+        "use_qalora", "alora_invocation_tokens", "trainable_token_indices", "target_parameters",
+        "megatron_config", "layer_replication"}) {
     require_without(file, config, key);
+  }
+  // Other ways to begin change the base's weights: olora, pissa, corda, loftq.
+  const auto begins = config.value("init_lora_weights", json(true));
+  if (!begins.is_boolean() && begins != "gaussian" && begins != "eva" && begins != "orthogonal") {
+    refuse_adapter(file, "describes an adapter whose base PEFT changes: init_lora_weights",
+                   begins.dump(), "true, false, gaussian, eva or orthogonal");
   }
   const auto rank = config.value("r", json());
   const auto alpha = config.value("lora_alpha", json());
@@ -124,15 +132,16 @@ PeftAdapter load_peft(const std::filesystem::path& folder) {
   PeftAdapter result{.options = read_options(folder / kConfig), .tensors = {}};
   const auto file = folder / kTensors;
   for (auto& [name, tensor] : load_safetensors(file)) {
-    const bool is_known =
-        name.starts_with(kPrefix) && nn::is_adapter_parameter(name) && name.ends_with(".weight");
-    if (!is_known) {
+    auto own = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : std::string();
+    const auto part = own.ends_with(kWeight)
+                          ? nn::adapter_part(own.substr(0, own.size() - kWeight.size()))
+                          : std::nullopt;
+    if (!part || part->part == nn::kLoraDropout) {
       refuse_adapter(
           file, "has a tensor that belongs to no adapter of a linear layer", name,
           fmt::format("{}LAYER.{}.weight or .{}.weight", kPrefix, nn::kLoraA, nn::kLoraB));
     }
-    auto own = name.substr(kPrefix.size());
-    const auto layer = nn::adapter_part(own.substr(0, own.rfind('.')))->layer;
+    const auto& layer = part->layer;
     auto& targets = result.options.target_modules;
     if (std::ranges::find(targets, layer) == targets.end()) targets.push_back(layer);
     result.tensors.emplace_back(std::move(own), std::move(tensor));

@@ -24,13 +24,17 @@ namespace {
 using Work = std::function<void(train::Trainer&, train::Task&, const data::Dataset&,
                                 const std::string& ckpt, const comm::Group&)>;
 
-WorkHere work_here(const std::string& name, const Work& work) {
-  return [name, work](train::TrainOptions options, const cluster::Environment& environment) {
+WorkHere work_here(train::RunMode mode, const Work& work) {
+  return [mode, name = std::string(train::run_mode_name(mode)), work](
+             train::TrainOptions options, const cluster::Environment& environment) {
     const auto group = join(options, environment);
     open_log(name, options, environment, group);
     const auto dataset = data::make_dataset(options.data, data::Split::validation);
     // The sizes of the weights that are judged, which may be all that is left of the run.
-    if (options.weights.sizes) options.weights.path = ckpt_to_judge(options);
+    if (options.weights.sizes) {
+      options.weights.path =
+          train::checkpoint_to_judge(mode, train::run_folder(options), ckpt_to_judge(options));
+    }
     options.model = fit_model(options, *dataset);
     torch::manual_seed(static_cast<uint64_t>(options.run.seed));
     const auto task = train::make_task(options);
@@ -57,7 +61,7 @@ Entry add(CLI::App& app, train::RunMode mode, const std::string& what, const Wor
   arguments->mode = mode;
   add_config_arguments(*command, *arguments);
   return {command, [=] {
-            return run_configured(name, *arguments, command->remaining(), work_here(name, work));
+            return run_configured(name, *arguments, command->remaining(), work_here(mode, work));
           }};
 }
 
@@ -103,7 +107,7 @@ Entry add_predict(CLI::App& app) {
   return {command, [=] {
             const auto& output = arguments->output;
             const auto work = work_here(
-                "predict",
+                arguments->mode,
                 [&](auto& trainer, auto& task, const auto& dataset, const auto& ckpt,
                     const auto& group) { predict(trainer, task, dataset, ckpt, group, output); });
             return run_configured("predict", *arguments, command->remaining(), work,

@@ -156,7 +156,9 @@ namespace {
 // The levels of --machines as a cluster: up to three, of devices of a group, groups and hosts.
 layout::Cluster cluster_of(const SearchArguments& arguments) {
   if (!arguments.cluster.empty()) {
-    return layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
+    auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
+    plan::require_links(cluster, arguments.cluster);
+    return cluster;
   }
   auto levels = levels_of(arguments);
   constexpr size_t kMostLevels = 3;
@@ -231,6 +233,13 @@ int search_published(const SearchArguments& arguments, const layout::Profile& pr
   const auto found = plan::plan_published(profile, options);
   auto json = as_json(profile, arguments.cost_model, found);
   fmt::print("cost model   {}\n", arguments.cost_model);
+  if (!arguments.cluster.empty()) {
+    fmt::print(
+        "cluster      {}: its numbers of devices and bandwidths alone, since this cost model has "
+        "no "
+        "memory, FLOPS or latencies of devices\n",
+        arguments.cluster);
+  }
   if (found.feasible) {
     print_times(found);
     print_stages(profile, found);

@@ -63,13 +63,13 @@ std::string reason(const StepPlan& plan, const StepSearch& found) {
 
 // The widths of columns; 0: there is no such column.
 struct Widths {
-  size_t tensor = 0, savers = 0;
+  size_t replicas = 0, tensor = 0, savers = 0;
 };
 
 void print_row(const StepModel& model, const StepPlan& plan, const StepSearch& found,
                const Widths& widths) {
-  fmt::print("# {:<11}{:<15}{:<{}}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n", name(plan.settings.family),
-             replicas_text(plan), tensor_text(plan.settings.tensor), widths.tensor,
+  fmt::print("# {:<11}{:<{}}{:<{}}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n", name(plan.settings.family),
+             replicas_text(plan), widths.replicas, tensor_text(plan.settings.tensor), widths.tensor,
              savers_text(model, plan), widths.savers, plan.seconds, human_bytes(most_memory(plan)),
              device_hours(plan), reason(plan, found));
 }
@@ -152,14 +152,15 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
     fmt::print("# stage {:<4} {} replica{}, {} each\n", i, plan.stages[i].replicas,
                plan.stages[i].replicas == 1 ? "" : "s", human_bytes(plan.memory_bytes[i]));
   }
-  Widths widths{.savers = 22};
+  Widths widths{.replicas = 15, .savers = 22};
   for (const auto& row : found.alternatives) {
     widths.savers = std::max(widths.savers, savers_text(model, row).size() + 1);
+    widths.replicas = std::max(widths.replicas, replicas_text(row).size() + 1);
     if (has_tensor_axis(row)) widths.tensor = 13;
   }
-  fmt::print("#\n# {:<11}{:<15}{:<{}}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas",
-             widths.tensor > 0 ? "tensor" : "", widths.tensor, "savers", widths.savers, "s a step",
-             "memory", "dev.h/1000");
+  fmt::print("#\n# {:<11}{:<{}}{:<{}}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas",
+             widths.replicas, widths.tensor > 0 ? "tensor" : "", widths.tensor, "savers",
+             widths.savers, "s a step", "memory", "dev.h/1000");
   auto rows = found.alternatives;
   std::ranges::stable_sort(rows, [](const StepPlan& one, const StepPlan& other) {
     const bool fits = one.lacking_bytes <= 0, other_fits = other.lacking_bytes <= 0;

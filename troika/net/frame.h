@@ -6,7 +6,7 @@
 // connection's sockets, in any order, each directly to its place in the buffer. Messages and
 // announcements cost the sender credit, which the receiver returns once it has consumed them. A
 // receiver that is slow on one channel does not block the others: when its unconsumed messages hold
-// an eighth of the credit, further messages are announced too, which costs little credit.
+// a quarter of the credit, further messages are announced too, which costs little credit.
 #pragma once
 
 #include <array>
@@ -38,11 +38,11 @@ inline constexpr size_t kEagerBytes = size_t{256} << 10;
 // bounds how long an urgent message waits.
 inline constexpr size_t kMaxFramePayload = size_t{256} << 10;
 // The initial credit of a peer in bytes. Bounds the memory that a peer can occupy at an endpoint.
-inline constexpr size_t kCreditWindow = size_t{4} << 20;
+inline constexpr size_t kCreditWindow = size_t{2} << 20;
 // The part of the credit that is reserved for announcements.
-inline constexpr size_t kAnnounceCredit = kCreditWindow / 2;
+inline constexpr size_t kAnnounceCredit = size_t{512} << 10;
 // A receiver whose unconsumed messages hold more credit than this sends `hold`.
-inline constexpr size_t kHoldFrom = kCreditWindow / 8;
+inline constexpr size_t kHoldFrom = kCreditWindow / 4;
 // Consumed credit is returned when it reaches this amount.
 inline constexpr size_t kCreditBack = kCreditWindow / 4;
 // Guarantees progress: when a sender runs out of credit, its receiver has either returned credit or

@@ -51,10 +51,11 @@ Descriptor listen_locally(int port) {
 }
 
 Descriptor connect_locally(const std::string& host, int port) {
-  if (!is_this_machine(host)) return {};
   auto socket = local_socket();
   const LocalName name(port);
-  if (socket && (::connect(socket.get(), name.get(), name.size) != 0 || !listener_is_own(socket))) {
+  // First what takes no time: resolving a name may take seconds.
+  if (socket && (::connect(socket.get(), name.get(), name.size) != 0 || !listener_is_own(socket) ||
+                 !is_this_machine(host))) {
     socket.reset();
   }
   return socket;

@@ -52,6 +52,11 @@ AddressList resolve(const std::string& address, int port, int flags, int& code) 
   return {code == 0 ? raw : nullptr, &::freeaddrinfo};
 }
 
+// Servers on loopback listen on IPv4, even if "localhost" resolves to IPv6 first.
+std::string numeric(const std::string& address) {
+  return address == "localhost" ? "127.0.0.1" : address;
+}
+
 Descriptor bind_listener(const Place& place, int& error) {
   Descriptor socket(::socket(place.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   error = errno;
@@ -77,19 +82,33 @@ bool connected_to_itself(int socket) {
   return here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
 }
 
-// Whether both ends are on this machine: what it sends to its own addresses never leaves it.
+bool is_loopback(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&v6) ||
+         (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET);
+}
+
+bool has_same_host(const sockaddr_storage& one, const sockaddr_storage& other) {
+  if (one.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(one).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(other).sin_addr.s_addr;
+  }
+  return IN6_ARE_ADDR_EQUAL(&reinterpret_cast<const sockaddr_in6&>(one).sin6_addr,
+                            &reinterpret_cast<const sockaddr_in6&>(other).sin6_addr);
+}
+
+// Whether both ends are on this machine. May be false for an end at a second address of it.
 bool stays_on_machine(int socket) {
   sockaddr_storage here{}, there{};
   socklen_t here_size = sizeof(here), there_size = sizeof(there);
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_size) != 0) return false;
   if (::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) return false;
-  if (here.ss_family == AF_UNIX) return true;
-  if (here.ss_family == AF_INET) {
-    return reinterpret_cast<sockaddr_in&>(here).sin_addr.s_addr ==
-           reinterpret_cast<sockaddr_in&>(there).sin_addr.s_addr;
-  }
-  return IN6_ARE_ADDR_EQUAL(&reinterpret_cast<sockaddr_in6&>(here).sin6_addr,
-                            &reinterpret_cast<sockaddr_in6&>(there).sin6_addr);
+  return here.ss_family == AF_UNIX || is_loopback(here) || is_loopback(there) ||
+         has_same_host(here, there);
 }
 
 // Returns 0 or an errno.
@@ -142,14 +161,11 @@ int port_of(const Descriptor& listener) {
 
 bool is_this_machine(const std::string& address) {
   int code = 0;
-  const auto list = resolve(address, 1, 0, code);
+  const auto list = resolve(numeric(address), 0, 0, code);
+  // Only a machine's own addresses can be bound.
   for (const addrinfo* entry = list.get(); entry; entry = entry->ai_next) {
-    // Sends nothing, but selects the own address from which it would send.
     const Descriptor socket(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (!socket || ::connect(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
-        !stays_on_machine(socket.get())) {
-      return false;
-    }
+    if (!socket || ::bind(socket.get(), entry->ai_addr, entry->ai_addrlen) != 0) return false;
   }
   return list != nullptr;
 }
@@ -157,8 +173,7 @@ bool is_this_machine(const std::string& address) {
 Attempt try_connect(const std::string& address, int port, Deadline deadline) {
   Attempt attempt;
   int code = 0;
-  // Servers on loopback listen on IPv4, even if "localhost" resolves to IPv6 first.
-  const auto list = resolve(address == "localhost" ? "127.0.0.1" : address, port, 0, code);
+  const auto list = resolve(numeric(address), port, 0, code);
   if (!list) {
     attempt.problem = code == EAI_SYSTEM ? system_reason(errno) : ::gai_strerror(code);
     return attempt;

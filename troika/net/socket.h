@@ -35,7 +35,7 @@ inline constexpr int kMostUnsent = 128 << 10;
 
 // The send buffer for a connection inside a machine in bytes (SO_SNDBUF; the kernel doubles it for
 // its own headers). With automatic buffers of several megabytes, a message's pages leave the cache
-// before the peer copies them (docs/benchmarks.md).
+// before the peer copies them (docs/benchmarks.md). The kernel may limit it (net.core.wmem_max).
 inline constexpr int kLocalBuffer = 512 << 10;
 
 // Sets the options of a TCP socket: sends small messages at once, limits unsent bytes, and detects

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "troika/base/random.h"
+#include "troika/net/frame.h"
 #include "troika/server/control.h"
 #include "troika/server/step_sum.h"
 #include "troika/server/vector_kernels.h"
@@ -18,8 +19,8 @@ namespace {
 // Fewer bytes of values are copied into answers.
 constexpr size_t kLeastShared = size_t{32} << 10;
 // More bytes of values are a message of their own, if the worker takes it. The endpoint announces
-// messages of this size, so that their receiver can refuse them.
-constexpr size_t kMostBeside = size_t{64} << 10;
+// longer messages, so that their receiver can refuse them.
+constexpr size_t kMostBeside = net::kEagerBytes;
 
 // Returns a channel that no other answer of this process has: a worker never takes the values of
 // one answer for those of another.

@@ -91,7 +91,9 @@ SplitRule rule_of_part(const nn::AdapterPart& of, const std::string& name, const
   if (of.part == nn::kLoraB && is_column) return rule;
   if (of.part == nn::kLoraA && is_row) return rule;
   rule = {.module = name};
-  if (of.part != nn::kLoraDropout) {
+  if (layer.split == Split::tokens) {
+    rule.split = Split::tokens;
+  } else if (of.part != nn::kLoraDropout) {
     rule.split = is_column || is_row ? Split::summed : Split::whole;
   } else if (is_row) {
     rule.split = Split::dropout_of_column;

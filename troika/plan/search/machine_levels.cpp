@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "troika/plan/errors/refuse.h"
@@ -27,13 +28,42 @@ int common(const std::map<Key, int>& counts, const char* what, std::string_view 
   return counts.begin()->second;
 }
 
+using GroupCounts = std::map<std::pair<int, int>, int>;  // devices, by host and group
+
+GroupCounts devices_of_groups(const layout::Cluster& cluster) {
+  GroupCounts devices;
+  for (const auto& row : cluster.devices) devices[{row.host, row.group}] += row.count;
+  return devices;
+}
+
+std::map<int, int> groups_of_hosts(const GroupCounts& devices) {
+  std::map<int, int> groups;
+  for (const auto& [place, count] : devices) ++groups[place.first];
+  return groups;
+}
+
+void require_bandwidth(std::string_view name, const char* link, double bandwidth) {
+  if (bandwidth > 0) return;
+  refuse_cluster(name, fmt::format("{}.bandwidth", link), "none", "bytes per second > 0");
+}
+
+bool has_several(const auto& counts) {
+  return std::ranges::any_of(counts, [](const auto& entry) { return entry.second > 1; });
+}
+
 }  // namespace
 
+void require_links(const layout::Cluster& cluster, std::string_view name) {
+  const auto devices = devices_of_groups(cluster);
+  const auto groups = groups_of_hosts(devices);
+  if (has_several(devices)) require_bandwidth(name, "links.group", cluster.group.bandwidth);
+  if (has_several(groups)) require_bandwidth(name, "links.host", cluster.host.bandwidth);
+  if (groups.size() > 1) require_bandwidth(name, "links.network", cluster.network.bandwidth);
+}
+
 std::vector<MachineLevel> machine_levels(const layout::Cluster& cluster, std::string_view name) {
-  std::map<std::pair<int, int>, int> devices;  // by host and group
-  for (const auto& row : cluster.devices) devices[{row.host, row.group}] += row.count;
-  std::map<int, int> groups;  // by host
-  for (const auto& [place, count] : devices) ++groups[place.first];
+  const auto devices = devices_of_groups(cluster);
+  const auto groups = groups_of_hosts(devices);
   struct Counted {
     const char* link;
     MachineLevel level;
@@ -45,9 +75,7 @@ std::vector<MachineLevel> machine_levels(const layout::Cluster& cluster, std::st
   std::vector<MachineLevel> levels;
   for (const auto& [link, level] : counted) {
     if (level.machines == 1) continue;
-    if (level.bandwidth <= 0) {
-      refuse_cluster(name, fmt::format("{}.bandwidth", link), "none", "bytes per second > 0");
-    }
+    require_bandwidth(name, link, level.bandwidth);
     levels.push_back(level);
   }
   if (levels.empty()) levels.push_back({1, 1});

@@ -15,4 +15,7 @@ namespace troika::plan {
 // whose hosts or groups differ, and for a link without a bandwidth.
 std::vector<MachineLevel> machine_levels(const layout::Cluster& cluster, std::string_view name);
 
+// Throws Error(usage) if a link between devices of the cluster has no bandwidth.
+void require_links(const layout::Cluster& cluster, std::string_view name);
+
 }  // namespace troika::plan

@@ -72,7 +72,7 @@ struct StepProblem {
   std::vector<layout::Profile> profiles = {};
   layout::Cluster cluster = {};  // unknown links are those of the profile, or take no time
   double global_batch = 0;       // samples of an optimizer step
-  std::optional<double> memory_bytes = {};  // of each device, instead of the cluster's
+  std::optional<double> memory_bytes = {};  // of each device, beside the cluster's
   bool straight = false;                    // no stage is replicated
   double compression_ratio = 1;             // of activations between stages
   // Whether the search considers plans with a tensor axis, for profiles with cut blocks. It does

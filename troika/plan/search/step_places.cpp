@@ -57,7 +57,8 @@ const StepModel::Place& StepModel::place_of(const StepSettings& settings, int us
 }
 
 StepModel::Place StepModel::find_place(const StepSettings& settings, int used, int replicas) const {
-  Place place{.slowness = 0, .capacity = std::numeric_limits<double>::infinity()};
+  Place place{.slowness = 0,
+              .capacity = problem_.memory_bytes.value_or(std::numeric_limits<double>::infinity())};
   const auto& slowness = shard_of(settings).sums.slowness;
   const int ranks = settings.tensor.ranks;
   std::map<int, int> replicas_of_hosts;
@@ -68,8 +69,9 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
     for (int on_axis = 0; on_axis < ranks; ++on_axis) {
       const auto& own = device(first + on_axis);
       place.slowness = std::max(place.slowness, slowness[static_cast<size_t>(first + on_axis)]);
-      const double memory = problem_.memory_bytes.value_or(static_cast<double>(own.memory_bytes));
-      if (memory > 0 || problem_.memory_bytes) place.capacity = std::min(place.capacity, memory);
+      if (own.memory_bytes > 0) {
+        place.capacity = std::min(place.capacity, static_cast<double>(own.memory_bytes));
+      }
       groups.insert({on_axis, own.host, own.group});
     }
     ++replicas_of_hosts[device(first).host];

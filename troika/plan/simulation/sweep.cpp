@@ -18,28 +18,29 @@ using layout::Plan;
 
 namespace {
 
-constexpr int kMostValue = 1'000'000;
+constexpr int kMostMicroBatches = 1'000'000, kMostDevices = 16'384;
 constexpr size_t kMostValues = 10'000;
 constexpr double kOneSample = 1 - 1e-9;  // up to rounding
 
 [[noreturn]] void refuse_sweep(std::string_view text) {
   refuse("--sweep", std::string(text),
          "devices or micro_batches with FROM..TO, FROM..TO/STEP or a list, as in devices=1..1024, "
-         "of numbers from 1 to 1000000 and at most 10000 of them");
+         "of numbers from 1 to 16384 or 1000000, and at most 10000 of them");
 }
 
-std::optional<int> value_of(std::string_view text) {
+std::optional<int> value_of(std::string_view text, int most) {
   const auto value = parse_int(trim(text));
-  if (!value || *value < 1 || *value > kMostValue) return std::nullopt;
+  if (!value || *value < 1 || *value > most) return std::nullopt;
   return static_cast<int>(*value);
 }
 
-std::vector<int> parse_range(std::string_view whole, std::string_view text) {
+std::vector<int> parse_range(std::string_view whole, std::string_view text, int most) {
   const size_t dots = text.find("..");
   const size_t slash = text.find('/');
-  const auto from = value_of(text.substr(0, dots));
-  const auto to = value_of(text.substr(dots + 2, slash == text.npos ? slash : slash - dots - 2));
-  const auto step = slash == text.npos ? 0 : value_of(text.substr(slash + 1));
+  const auto from = value_of(text.substr(0, dots), most);
+  const auto to =
+      value_of(text.substr(dots + 2, slash == text.npos ? slash : slash - dots - 2), most);
+  const auto step = slash == text.npos ? 0 : value_of(text.substr(slash + 1), most);
   if (!from || !to || !step || *from > *to) refuse_sweep(whole);
   std::vector<int> values;
   for (int64_t value = *from; value<*to; value += *step> 0 ? *step : value) {
@@ -129,13 +130,14 @@ SweepRange SweepRange::parse(std::string_view text) {
   SweepRange range;
   if (equals == text.npos || (name != "devices" && name != "micro_batches")) refuse_sweep(text);
   range.what = name == "devices" ? What::devices : What::micro_batches;
+  const int most = range.what == What::devices ? kMostDevices : kMostMicroBatches;
   const auto values = text.substr(equals + 1);
   if (values.find("..") != values.npos) {
-    range.values = parse_range(text, values);
+    range.values = parse_range(text, values, most);
     return range;
   }
   for (const auto& word : split(values, ',')) {
-    const auto value = value_of(word);
+    const auto value = value_of(word, most);
     if (!value) refuse_sweep(text);
     range.values.push_back(*value);
   }

@@ -86,7 +86,7 @@ PublishedRates published_rates(const std::string& name, at::ScalarType type) {
   std::vector<std::string> names;
   for (const auto& gpu : kGpus) {
     names.emplace_back(gpu.name);
-    if (gpu.name != name) continue;
+    if (lower_case(gpu.name) != lower_case(name)) continue;
     const double peak = teraflops(gpu, type, /*tf32=*/false);
     if (peak == 0) {
       throw Error("train", ErrorKind::usage,
