@@ -57,7 +57,7 @@ struct Options {
   std::vector<std::string> filters;  // of kkt, cache_keys and zlib
 };
 
-// What worker 0 knows of a step before all workers have finished it.
+// Worker 0 knows this of a step before all workers have finished it.
 struct Report {
   int64_t step = 0;
   double seconds = 0;  // since worker 0 began its first step

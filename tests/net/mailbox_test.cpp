@@ -162,7 +162,7 @@ TEST_F(Mail, DataMustBelongToAMessageThatWasGranted) {
 
 TEST_F(Mail, HandlersFillOneVeryLongMessageAtATime) {
   std::vector<size_t> sizes;
-  const size_t size = size_t{20} << 20;
+  const size_t size = 80 * kMaxFramePayload;
   handlers_[1] = {size + 1,
                   [&](const std::string&, const std::string& m) { sizes.push_back(m.size()); }};
   const auto arrive = [&](uint64_t id) {

@@ -40,7 +40,7 @@ enum class Outcome : uint8_t {
   cancelled,  // passed to cancel() for another reason
   lost,       // the connection to the peer ended, or there was none
   too_long,  // the message exceeds the receiver's buffer or memory; the receiver gets this outcome,
-             // and so does the sender of a message of more than 256 KiB
+             // and so does the sender of a message of more than 257 KiB
 };
 
 struct Result {
@@ -123,8 +123,8 @@ class Endpoint {
                          Completion completion) = 0;
   // Passes messages of the channel, from any peer, to `handler` unless a receive is posted for
   // them. Drops messages of more than `most` bytes; their sender gets too_long if they have more
-  // than 256 KiB. An empty handler removes the current one. The handler gets a message when all of
-  // it is here, so a message of at most 256 KiB may overtake an earlier, longer one of the channel.
+  // than 257 KiB. An empty handler removes the current one. The handler gets a message when all of
+  // it is here, so a message of at most 257 KiB may overtake an earlier, longer one of the channel.
   virtual void handle(Channel channel, size_t most, Handler handler) = 0;
   // Sets the listener for peers that connect and disconnect; replaces the previous one.
   virtual void listen_to_peers(PeerListener listener) = 0;

@@ -32,11 +32,11 @@ enum class FrameKind : uint8_t {
 inline constexpr FrameKind kLastFrameKind = FrameKind::bye;
 
 inline constexpr size_t kFrameHead = 32;
-// Longer messages are announced.
-inline constexpr size_t kEagerBytes = size_t{256} << 10;
+// Longer messages are announced. Has room for 256 KiB of values and a head.
+inline constexpr size_t kEagerBytes = size_t{257} << 10;
 // The maximum payload of a frame in bytes. It fits in a second-level cache during encryption and
 // bounds how long an urgent message waits.
-inline constexpr size_t kMaxFramePayload = size_t{256} << 10;
+inline constexpr size_t kMaxFramePayload = kEagerBytes;
 // The initial credit of a peer in bytes. Bounds the memory that a peer can occupy at an endpoint.
 inline constexpr size_t kCreditWindow = size_t{2} << 20;
 // The part of the credit that is reserved for announcements.

@@ -1,6 +1,6 @@
 // Connections inside a machine. Beside a TCP port, an endpoint listens at a Unix socket whose name
 // in the abstract namespace contains the port. Bytes through it pass no network stack, which takes
-// about half of the time (docs/benchmarks.md).
+// much of the time (docs/benchmarks.md).
 #pragma once
 
 #include <string>

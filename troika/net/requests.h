@@ -26,7 +26,7 @@ using Answered = std::function<void(const Result& result, std::string answer)>;
 class Requests {
  public:
   // `most`: the maximum size of questions and answers in bytes. A longer one is not delivered, and
-  // its question ends with `timeout`, or with `too_long` for a question of more than 256 KiB.
+  // its question ends with `timeout`, or with `too_long` for a question of more than 257 KiB.
   Requests(Endpoint& endpoint, Channel channel, size_t most);
   // Open questions get no result.
   ~Requests();

@@ -7,11 +7,12 @@
 #include <string>
 #include <utility>
 
+#include "troika/net/frame.h"
 #include "troika/server/send.h"
 
 namespace troika::server {
 
-// An endpoint may pass a message of at most 256 KiB to its handler before a longer one of the same
+// An endpoint may pass a message of at most 257 KiB to its handler before a longer one of the same
 // channel that was sent earlier (net/endpoint.h). Where messages must be executed in the order of
 // their numbers, those that come too early wait here, so that their senders do not have to send
 // them again. Not thread-safe.
@@ -19,7 +20,7 @@ class AheadMessages {
  public:
   // Keeps a message of a stream if it is short enough to overtake others and there is room.
   void keep(uint64_t stream, uint64_t number, Message message) {
-    if (message->size() > kMostShort || bytes_ + message->size() > kMostBytes) return;
+    if (message->size() > net::kEagerBytes || bytes_ + message->size() > kMostBytes) return;
     const auto [entry, is_new] = messages_.try_emplace({stream, number}, std::move(message));
     if (is_new) bytes_ += entry->second->size();
   }
@@ -41,7 +42,6 @@ class AheadMessages {
   }
 
  private:
-  static constexpr size_t kMostShort = size_t{256} << 10;
   static constexpr size_t kMostBytes = size_t{4} << 20;
 
   std::map<std::pair<uint64_t, uint64_t>, Message> messages_;  // by stream and number
