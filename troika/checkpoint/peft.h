@@ -27,7 +27,7 @@ struct PeftAdapter {
 
 // Reads a folder that PEFT or save_peft() wrote. Throws Error(usage) for a kind of adapter that
 // nn::add_adapters() does not make: DoRA, biases, modules that are saved whole, ranks that differ
-// between layers, and methods other than LoRA.
+// between layers, initializations that change the base's weights, and methods other than LoRA.
 PeftAdapter load_peft(const std::filesystem::path& folder);
 
 }  // namespace troika::checkpoint

@@ -235,9 +235,8 @@ int search_published(const SearchArguments& arguments, const layout::Profile& pr
   fmt::print("cost model   {}\n", arguments.cost_model);
   if (!arguments.cluster.empty()) {
     fmt::print(
-        "cluster      {}: its numbers of devices and bandwidths alone, since this cost model has "
-        "no "
-        "memory, FLOPS or latencies of devices\n",
+        "cluster      {}: its numbers of devices and bandwidths alone, since this cost model "
+        "has no memory, FLOPS or latencies of devices\n",
         arguments.cluster);
   }
   if (found.feasible) {

@@ -131,7 +131,7 @@ bool Mailbox::deliver(Arrived& arrived) {
     const Handler handler = entry->handler;
     if (arrived.text.size() <= entry->most) {
       handler(peer_, std::move(arrived.text));
-    } else if (entry->most > 0) {
+    } else if (entry->most > 0) {  // a handler for 0 bytes drops messages on purpose
       // The sender cannot be told: its send of a short message has ended.
       log::warn("[net] a message of {} bytes from {} on channel {} is dropped; expected at most {}",
                 arrived.text.size(), peer_, channel, entry->most);

@@ -92,7 +92,7 @@ class PartialCost {
   std::array<double, 3> ports_ = {};  // of the last messages
   std::array<double, 3> gaps_ = {};   // for which the last stage sends two messages at once
   Trip own_ = {};                     // of the last stage
-  // Of earlier stages, if they may decide; the latest last.
+  // The trips of earlier stages that may still decide; the latest stage is last.
   std::vector<Trip> trips_ = {};
 };
 

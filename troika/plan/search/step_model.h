@@ -223,7 +223,8 @@ class StepModel {
     double slowness = 1, capacity = 0;
     int hosts = 1, fullest = 1;  // of the ranks of a stage
     double share = 1;            // of the network's bandwidth
-    // Of the slowest replica, and of the slowest rank of a tensor axis, in standard deviations.
+    // How late the slowest replica is, and the slowest rank of a tensor axis, in standard
+    // deviations.
     double lateness = 0, axis_lateness = 0;
     layout::Link inside = {}, between = {};
     layout::Link axis = {};  // of the slowest tensor axis

@@ -24,8 +24,8 @@ constexpr double kOneSample = 1 - 1e-9;  // up to rounding
 
 [[noreturn]] void refuse_sweep(std::string_view text) {
   refuse("--sweep", std::string(text),
-         "devices or micro_batches with FROM..TO, FROM..TO/STEP or a list, as in devices=1..1024, "
-         "of numbers from 1 to 16384 or 1000000, and at most 10000 of them");
+         "devices (from 1 to 16384) or micro_batches (from 1 to 1000000), with FROM..TO, "
+         "FROM..TO/STEP or a list of at most 10000 numbers, as in devices=1..1024");
 }
 
 std::optional<int> value_of(std::string_view text, int most) {
