@@ -10,10 +10,11 @@
 //
 // Worker 0 prints the objective. With `--filters`, workers leave out features whose weight stays
 // zero (kkt), send each list of indices once (cache_keys) and compress messages (zlib);
-// `--filters=kkt,cache_keys` uses only these two. With several workers kkt may leave out a part of
-// a gradient, so the last fifth of the steps is without it. `--delay=T` lets workers be T steps
-// ahead of the slowest one. With `--report=K`, worker 0 also prints the objective and the time of
-// every K-th step.
+// `--filters=kkt,cache_keys` uses only these two. With kkt, most steps pull and push only the
+// features whose weights were not zero, and each kPeriod-th step pushes all gradients, so that the
+// servers decide which other weights stay zero (the Karush-Kuhn-Tucker conditions).
+// `--delay=T` lets workers be T steps ahead of the slowest one. With `--report=K`, worker 0 also
+// prints the objective and the time of every K-th step.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -190,9 +191,65 @@ double loss_at(server::Worker& worker, int64_t step) {
   return loss.values<double>()[0];
 }
 
-// Prints the objective at the weights after the last step, and the traffic of this worker.
+// Decides which features a worker pulls and pushes in a step. Without selection, these are all of
+// its rows; with it, only the active ones, except that
+//
+// - the first delay + 1 steps of a period push all, so that at least in one step the servers have
+//   the whole gradient of each weight when they decide whether it stays zero;
+// - the next step, which sees the result, pulls all. Weights that are not zero become active, and
+//   remain so.
+class Selection {
+ public:
+  static constexpr int64_t kPeriod = 10;
+
+  Selection(const Rows& rows, bool is_selecting, int64_t delay)
+      : rows_(rows), is_selecting_(is_selecting), delay_(delay), is_active_(rows.keys.size()) {}
+
+  bool pushes_all(int64_t step) const { return !is_selecting_ || place_of(step) <= delay_; }
+  bool pulls_all(int64_t step) const {
+    return !is_selecting_ || step == 0 || place_of(step) == delay_ + 1;
+  }
+  const std::vector<Key>& keys(bool is_all) const { return is_all ? rows_.keys : keys_; }
+
+  // Takes the weights of all features.
+  void add_active(std::span<const double> w) {
+    keys_.clear();
+    positions_.clear();
+    for (size_t i = 0; i < w.size(); ++i) {
+      is_active_[i] = is_active_[i] || w[i] != 0;
+      if (!is_active_[i]) continue;
+      keys_.push_back(rows_.keys[i]);
+      positions_.push_back(i);
+    }
+  }
+  // Returns the weights of all features, of which the inactive ones are zero.
+  std::vector<double> widen(std::span<const double> w) const {
+    std::vector<double> all(rows_.keys.size());
+    for (size_t i = 0; i < w.size(); ++i) all[positions_[i]] = w[i];
+    return all;
+  }
+  // The inverse.
+  std::vector<double> narrow(std::span<const double> all) const {
+    std::vector<double> values;
+    for (const size_t position : positions_) values.push_back(all[position]);
+    return values;
+  }
+
+ private:
+  int64_t place_of(int64_t step) const { return step % (kPeriod * (delay_ + 1)); }
+
+  const Rows& rows_;
+  const bool is_selecting_;
+  const int64_t delay_;
+  std::vector<bool> is_active_;    // by position in Rows::keys
+  std::vector<Key> keys_;          // of active features, ascending
+  std::vector<size_t> positions_;  // of keys_ in Rows::keys
+};
+
+// Prints the objective at the weights after the last step, and the traffic of this worker, whose
+// pushes had the gradients of `pushed` weights.
 void show_result(server::Worker& worker, const Options& options, const Rows& rows,
-                 const std::vector<Report>& reports) {
+                 const std::vector<Report>& reports, size_t pushed) {
   for (const auto& [step, seconds, norm] : reports) {
     fmt::print("step {} after {:.3f} s: objective {:.12g}\n", step, seconds,
                loss_at(worker, step) + options.l1 * norm);
@@ -205,8 +262,8 @@ void show_result(server::Worker& worker, const Options& options, const Rows& row
   fmt::print("weights   {} of {} are not zero\n",
              std::ranges::count_if(weights.values<double>(), [](double w) { return w != 0; }),
              rows.all_keys.size());
-  fmt::print("pushed    {} of {} weights' gradients\n", traffic.keys - traffic.keys_left_out,
-             traffic.keys);
+  fmt::print("pushed    {} of {} weights' gradients\n", pushed,
+             rows.keys.size() * static_cast<size_t>(options.steps));
   fmt::print("sent      {}, without filters' encodings {}\n", size(traffic.request_bytes),
              size(traffic.plain_request_bytes));
   fmt::print("received  {}, without filters' encodings {}\n", size(traffic.answer_bytes),
@@ -215,17 +272,14 @@ void show_result(server::Worker& worker, const Options& options, const Rows& row
 
 void train(server::Worker& worker, const server::WorldOptions& world, const Options& options,
            const Rows& rows) {
-  auto lossless_names = options.filters;
-  bool is_selecting = std::erase(lossless_names, "kkt") > 0;
-  const auto lossless = server::parse_filters(fmt::format("{}", fmt::join(lossless_names, ", ")));
-  auto push = lossless;
-  if (is_selecting) {
-    const auto kkt = server::parse_filters(fmt::format("kkt l1={}", options.l1 / world.workers));
-    push.insert(push.begin(), kkt.begin(), kkt.end());
-  }
-  worker.set_filters("w", push, lossless);
+  auto names = options.filters;
+  const bool is_selecting = std::erase(names, "kkt") > 0;
+  const auto filters = server::parse_filters(fmt::format("{}", fmt::join(names, ", ")));
+  worker.set_filters("w", filters, filters);
+  Selection selection(rows, is_selecting, options.delay);
   std::vector<Report> reports;
   std::optional<Stopwatch> watch;
+  size_t pushed = 0;
   const int64_t loss_step = step_of_loss(options);
   // That loss is complete when all workers have finished its step.
   for (int64_t step = -1; step <= loss_step + options.delay;) {
@@ -236,22 +290,28 @@ void train(server::Worker& worker, const server::WorldOptions& world, const Opti
       worker.end_step();
       continue;
     }
-    if (is_selecting && step >= options.steps - options.steps / 5) {
-      worker.set_filters("w", lossless, lossless);
-      is_selecting = false;
-    }
-    const auto pull = worker.pull("w", rows.keys);
+    const bool pulls_all = selection.pulls_all(step) || step == loss_step;
+    const auto pull = worker.pull("w", selection.keys(pulls_all));
     pull.wait(soon());
+    const auto pulled = pull.values<double>();
+    const auto w =
+        pulls_all ? std::vector<double>(pulled.begin(), pulled.end()) : selection.widen(pulled);
+    if (is_selecting && pulls_all) selection.add_active(w);
     std::vector<double> gradient(rows.keys.size());
-    const double loss = add_gradient(rows, pull.values<double>(), gradient);
+    const double loss = add_gradient(rows, w, gradient);
     if (world.index == 0 && options.report > 0 && step % options.report == 0) {
       reports.push_back({step, watch->seconds(), l1_norm(worker.pull("w", rows.all_keys))});
     }
-    if (step < options.steps) worker.push("w", rows.keys, gradient);
+    if (step < options.steps) {
+      const bool pushes_all = selection.pushes_all(step);
+      const auto& keys = selection.keys(pushes_all);
+      worker.push("w", keys, pushes_all ? gradient : selection.narrow(gradient));
+      pushed += keys.size();
+    }
     worker.push("loss", server::KeySpan{static_cast<Key>(step), 1}, std::vector<double>{loss});
     worker.end_step();
   }
-  if (world.index == 0) show_result(worker, options, rows, reports);
+  if (world.index == 0) show_result(worker, options, rows, reports, pushed);
 }
 
 Options parse(int argc, char** argv) {
