@@ -35,13 +35,13 @@ Server::Server(net::Endpoint& endpoint, ServerOptions options)
 }
 
 Server::~Server() {
-  // A state that comes after this could start a timer for files.
+  // A state that comes after this could start the timer for long work.
   for (const auto channel : {kStates, kRequests, kCopies, kReceipts}) {
     endpoint_.handle(channel, 0, {});
   }
   net::act_on(endpoint_, [this] {
     endpoint_.cancel(timer_, net::Outcome::cancelled);
-    if (file_timer_ != 0) endpoint_.cancel(file_timer_, net::Outcome::cancelled);
+    if (long_timer_ != 0) endpoint_.cancel(long_timer_, net::Outcome::cancelled);
   });
 }
 
@@ -91,7 +91,7 @@ bool Server::try_take(net::Channel channel, const std::string& peer, std::string
     if (found != ranges_.end()) found->second.take_receipt(peer, receipt);
   } else if (channel == kCopies) {
     const auto head = parse_copy_head(message);
-    if (head.generation > generation) return false;
+    if (head.generation > generation || to_make_.contains(head.range)) return false;
     const auto found = ranges_.find(head.range);
     if (found == ranges_.end()) return true;
     found->second.take_copy(peer, head, std::string_view(message).substr(kCopyHead));
@@ -99,7 +99,8 @@ bool Server::try_take(net::Channel channel, const std::string& peer, std::string
     const auto kept = std::make_shared<std::string>(std::move(message));
     const auto head = parse_head(*kept);
     // The worker has heard of a commit before this server, which must not trust it.
-    if (head.generation > generation || head.committed > committed_) {
+    if (head.generation > generation || head.committed > committed_ ||
+        to_make_.contains(head.range)) {
       message = std::move(*kept);
       return false;
     }
@@ -113,7 +114,7 @@ void Server::follow(const State& state) {
   // Other servers have the ranges of a server that the scheduler refuses.
   if (!member_.refusal().empty()) {
     ranges_.clear();
-    to_load_.clear();
+    to_make_.clear();
     snapshot_ = {};
     return;
   }
@@ -121,7 +122,7 @@ void Server::follow(const State& state) {
   committed_ = std::max(committed_, state.committed);
   follow_map();
   follow_snapshot(state);
-  if (file_timer_ == 0) work_on_files();
+  if (long_timer_ == 0) do_long_work();
 }
 
 void Server::follow_map() {
@@ -138,24 +139,20 @@ void Server::follow_map() {
     return;
   }
   for (uint32_t i = 0; i < map->ranges.size(); ++i) {
+    const auto found = ranges_.find(i);
     if (!map->has_server(i, endpoint_.name())) {
       ranges_.erase(i);
-      to_load_.erase(i);
-      continue;
+      to_make_.erase(i);
+    } else if (found != ranges_.end()) {
+      found->second.follow(map);
+    } else {
+      to_make_.insert(i);
     }
-    const auto count = static_cast<uint32_t>(map->ranges.size());
-    if (!ranges_.contains(i)) {
-      // The first holders of a range were never its joiners.
-      const auto& holders = map->ranges[i].holders;
-      const bool is_holder = std::ranges::find(holders, endpoint_.name()) != holders.end();
-      if (is_holder && !map->origin.empty()) {
-        to_load_.insert(i);
-        continue;
-      }
-      ranges_.try_emplace(i, answers_, i, count, tables_, options_.resend);
-    }
-    ranges_.at(i).follow(map);
   }
+  take_early();
+}
+
+void Server::take_early() {
   auto early = std::exchange(early_, {});
   early_bytes_ = 0;
   for (auto& [channel, peer, message] : early) take(channel, peer, std::move(message));
@@ -172,36 +169,45 @@ void Server::follow_snapshot(const State& state) {
                .folder = state.snapshot_folder};
 }
 
-void Server::work_on_files() {
-  file_timer_ = 0;
-  if (!load_one() && !save_one()) return;
-  file_timer_ = endpoint_.after(net::Duration(0), [this] { work_on_files(); });
+void Server::do_long_work() {
+  long_timer_ = 0;
+  if (!make_one() && !save_one()) return;
+  long_timer_ = endpoint_.after(net::Duration(0), [this] { do_long_work(); });
 }
 
-bool Server::load_one() {
-  if (to_load_.empty() || !failure_.empty()) return false;
-  const uint32_t index = *to_load_.begin();
+bool Server::make_one() {
+  if (to_make_.empty() || !failure_.empty()) return false;
+  const uint32_t index = *to_make_.begin();
   const auto& map = member_.map();
-  const auto count = static_cast<uint32_t>(map->ranges.size());
   try {
-    const auto saved = read_index(map->origin).ranges;
-    if (saved.size() != count) {
-      throw Error("server", ErrorKind::usage,
-                  {.what = "the ranges of snapshot " + map->origin,
-                   .got = std::to_string(saved.size()),
-                   .expected = std::to_string(count)});
-    }
-    HeldRange range(answers_, index, count, tables_, options_.resend);
-    range.load_snapshot(read_range(map->origin, saved[index]));
-    to_load_.erase(index);
+    HeldRange range(answers_, index, static_cast<uint32_t>(map->ranges.size()), tables_,
+                    options_.resend);
+    // The first holders of a range were never its joiners, which get copies.
+    const auto& holders = map->ranges[index].holders;
+    const bool is_holder = std::ranges::find(holders, endpoint_.name()) != holders.end();
+    if (is_holder && !map->origin.empty()) load(index, range);
+    to_make_.erase(index);
     ranges_.emplace(index, std::move(range)).first->second.follow(map);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     failure_ = error.what();
     log::error("{}", failure_);
     member_.beat();
     return false;
   }
+  if (to_make_.empty()) take_early();
   return true;
+}
+
+void Server::load(uint32_t index, HeldRange& range) const {
+  const auto& map = member_.map();
+  const auto saved = read_index(map->origin).ranges;
+  if (saved.size() != map->ranges.size()) {
+    throw Error("server", ErrorKind::usage,
+                {.what = "the ranges of snapshot " + map->origin,
+                 .got = std::to_string(saved.size()),
+                 .expected = std::to_string(map->ranges.size())});
+  }
+  range.load_snapshot(read_range(map->origin, saved[index]));
 }
 
 bool Server::save_one() {
@@ -243,7 +249,7 @@ void Server::wait_until_ready(Deadline deadline) {
   const auto is_over = [&] {
     kind = !failure_.empty() ? ErrorKind::usage : ErrorKind::peer;
     problem = !failure_.empty() ? failure_ : member_.refusal();
-    return !problem.empty() || (!ranges_.empty() && to_load_.empty());
+    return !problem.empty() || (!ranges_.empty() && to_make_.empty());
   };
   if (!endpoint_.run_until(is_over, time_left(deadline))) {
     net::act_on(endpoint_, [&] { problem = member_.scheduler_age(); });

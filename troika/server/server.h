@@ -47,7 +47,7 @@ class Server {
   void leave(Deadline deadline);
 
  private:
-  // A message that needs a newer map or step than this server has.
+  // A message that needs a newer map or step than this server has, or a range that is not made yet.
   struct Early {
     net::Channel channel;
     std::string peer;
@@ -68,15 +68,18 @@ class Server {
   void take(net::Channel channel, const std::string& peer, std::string message);
   // Keeps a message that is early, if there is room.
   void keep(net::Channel channel, const std::string& peer, std::string message);
-  // Returns false if the message needs a newer map, or a step that the scheduler has not committed.
+  // Returns false if the message needs a newer map, a step that the scheduler has not committed, or
+  // a range that is not made yet.
   bool try_take(net::Channel channel, const std::string& peer, std::string& message);
   void follow(const State& state);
   void follow_map();
   void follow_snapshot(const State& state);
-  // Reads or writes the file of one range, so that beats and requests pass between files. Calls
-  // itself again while there are more.
-  void work_on_files();
-  bool load_one();
+  void take_early();
+  // Makes one range, or writes its file, so that beats and requests pass between them. Calls itself
+  // again while there are more.
+  void do_long_work();
+  bool make_one();
+  void load(uint32_t index, HeldRange& range) const;
   bool save_one();
   void fill(Beat& beat);
   void tick();
@@ -88,13 +91,13 @@ class Server {
   std::map<uint32_t, HeldRange> ranges_;
   std::deque<Early> early_;
   size_t early_bytes_ = 0;
-  std::set<uint32_t> to_load_;  // ranges whose files in the snapshot were not read yet
+  std::set<uint32_t> to_make_;  // ranges of this server that are not made yet
   SnapshotWork snapshot_;
   std::string failure_;  // why this server cannot work
   uint64_t requests_ = 0;
   int64_t committed_ = -1;  // the last step that all workers have finished, by the newest state
   net::Ticket timer_ = 0;
-  net::Ticket file_timer_ = 0;  // 0: there are no files to read or write
+  net::Ticket long_timer_ = 0;  // 0: there are no ranges to make and no files to write
   Member member_;
 };
 
