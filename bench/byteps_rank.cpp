@@ -17,7 +17,7 @@ namespace {
 using namespace troika;
 
 // Small beside the gradients, so that servers sum nearly what the split says.
-constexpr int64_t kPartition = int64_t{128} << 10;
+constexpr int64_t kPartition = int64_t{32} << 10;
 
 }  // namespace
 

@@ -20,13 +20,14 @@ using testing::HasSubstr;
 class Sums {
  public:
   Sums(int workers, int spares, size_t credit = 0, uint64_t seed = 1,
-       test::SimulatedLinks links = {}, ValueForm form = ValueForm::plain)
+       test::SimulatedLinks links = {}, ValueForm form = ValueForm::plain, size_t lead = 0)
       : network_(seed, links) {
     std::vector<std::string> names;
     for (int i = 0; i < workers + spares; ++i) {
       names.push_back(fmt::format("s{}", i));
       servers_.push_back(std::make_unique<SummationServer>(network_.add(names.back())));
     }
+    const std::vector<size_t> leads(lead > 0 ? names.size() : 0, lead);
     for (int i = 0; i < workers; ++i) {
       const auto name = fmt::format("w{}", i);
       endpoints_.push_back(&network_.add(name));
@@ -36,6 +37,7 @@ class Sums {
                                                      .workers = static_cast<uint32_t>(workers),
                                                      .servers = names,
                                                      .credit_bytes = credit,
+                                                     .lead_bytes = leads,
                                                      .form = form}));
     }
   }
@@ -87,7 +89,8 @@ void expect_means(int workers, int spares, uint64_t seed) {
   SCOPED_TRACE(fmt::format("{} workers, {} spares, seed {}", workers, spares, seed));
   constexpr size_t kCount = 1000, kPiece = 64;
   const auto type = sizeof(T) == 4 ? ValueType::float32 : ValueType::float64;
-  Sums sums(workers, spares, seed % 2 == 0 ? 0 : 3 * kPiece * sizeof(T), seed);
+  Sums sums(workers, spares, seed % 2 == 0 ? 0 : 3 * kPiece * sizeof(T), seed, {}, ValueForm::plain,
+            seed < 2 ? 0 : 2 * kPiece * sizeof(T));
   Random random(seed);
   for (uint64_t round = 0; round < 3; ++round) {
     std::vector<std::vector<T>> values;
@@ -127,6 +130,32 @@ TEST(SummationServers, MeansDoNotDependOnOrders) {
       expect_means<double>(workers, static_cast<int>(seed) % 3, seed);
     }
   }
+}
+
+// Workers that push in different orders do not wait for each other for ever.
+TEST(SummationServers, FastWorkersDoNotGetFarAhead) {
+  constexpr size_t kPieces = 20, kBytes = 256, kLead = 3 * kBytes;
+  Sums sums(2, 0, 0, 1, {}, ValueForm::plain, kLead);
+  std::vector<std::vector<float>> values{std::vector<float>(kPieces * kBytes / 4, 1),
+                                         std::vector<float>(kPieces * kBytes / 4, 3)};
+  const auto push = [&](size_t worker, bool is_reversed) {
+    std::vector<SummationPiece> pieces;
+    for (size_t i = 0; i < kPieces; ++i) {
+      pieces.push_back({.key = i,
+                        .server = 0,
+                        .priority = static_cast<int64_t>(is_reversed ? i : 0),
+                        .values = bytes_of(values[worker], i * kBytes / 4, kBytes / 4)});
+    }
+    sums.client(worker).push(std::move(pieces));
+  };
+  push(0, false);
+  const auto end = sums.network().now() + milliseconds(100);
+  while (sums.network().step(end)) {
+  }
+  EXPECT_EQ(sums.server(0).traffic().received_bytes, kLead);
+  push(1, true);
+  sums.wait();
+  for (const auto& one : values) EXPECT_THAT(one, testing::Each(2));
 }
 
 // Each value is rounded on its way to the server and on its way back. Values that do not fit go

@@ -17,6 +17,8 @@
 
 namespace troika::server {
 
+struct PushHead;
+
 // Bytes of values as they are sent, without heads of messages.
 struct SummationTraffic {
   uint64_t received_bytes = 0;
@@ -32,6 +34,10 @@ struct SummationTraffic {
 // workers get the same ones. A key has memory from its first push until its last mean is sent. If a
 // worker's connection ends while others have pushed what it has not, or a push does not fit those
 // of the others, all workers are told why, and no further mean is sent.
+//
+// The server tells all workers how many bytes the slowest of them has pushed (the level), so that
+// the others need not get far ahead. Values that came early would only delay those that a mean
+// waits for.
 class SummationServer {
  public:
   explicit SummationServer(net::Endpoint& endpoint);
@@ -52,9 +58,17 @@ class SummationServer {
   void publish(uint64_t key, Sum& sum);
   void fail(const std::string& reason);
   void tell_failure(const std::string& peer);
+  void begin_level(const PushHead& hello);
+  void raise_level(const std::string& peer, const Push& push);
 
   net::Endpoint& endpoint_;
-  std::map<uint64_t, Sum> sums_;              // by key
+  std::map<uint64_t, Sum> sums_;  // by key
+  struct Progress {
+    std::string peer;
+    uint64_t bytes = 0;  // pushed since its hello
+  };
+  std::vector<Progress> progress_;  // by rank
+  uint64_t level_ = 0;
   std::map<std::string, net::Ticket> peers_;  // that have said hello, with the watch on them
   std::map<std::string, std::string> gone_;   // peers whose connections have ended, and why
   std::string failure_;
@@ -70,6 +84,9 @@ struct SummationClientOptions {
   // once: workers that push in different orders would wait for each other for ever if only a mean
   // gave credit back.
   size_t credit_bytes = 0;
+  // For each server, the bytes that may be pushed beyond its level (SummationServer). A larger
+  // piece is pushed when the level has reached all earlier ones. Empty: no limit.
+  std::vector<size_t> lead_bytes = {};
   // The form of pushes and means, the same of all workers: plain or half. Servers add plain values.
   // Values that do not fit the form are sent plain.
   ValueForm form = ValueForm::plain;

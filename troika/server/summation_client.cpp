@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -28,6 +29,7 @@ struct SummationClient::State {
   std::map<uint64_t, uint64_t> rounds = {};                           // of keys
   size_t in_flight = 0;                                               // bytes
   std::vector<SummationTraffic> traffic = {};                         // by server
+  std::vector<uint64_t> pushed = {}, levels = {};                     // bytes, by server
   size_t most_in_flight = 0;
   std::string failure = {};
   bool is_dispatching = false;
@@ -35,15 +37,30 @@ struct SummationClient::State {
   void fail(const std::string& reason) {
     if (failure.empty()) failure = reason;
   }
+  // Whether the worker may push so many bytes to a server before others have pushed more.
+  bool may_lead(size_t server, size_t bytes) const {
+    if (options.lead_bytes.empty()) return true;
+    const uint64_t ahead = pushed[server] - std::min(pushed[server], levels[server]);
+    return ahead == 0 || ahead + bytes <= options.lead_bytes[server];
+  }
   // Completions of sends and receives may call this function again.
   static void dispatch(const std::shared_ptr<State>& state) {
     if (std::exchange(state->is_dispatching, true)) return;
-    while (!state->queue.empty() && state->failure.empty()) {
-      const size_t bytes = state->queue.begin()->second.values.size();
+    auto& queue = state->queue;
+    std::set<size_t> leading;  // servers whose pieces wait
+    for (auto next = queue.begin(); next != queue.end() && state->failure.empty();) {
+      const auto& waiting = next->second;
+      const size_t bytes = waiting.values.size();
       const size_t credit = state->options.credit_bytes;
       if (credit > 0 && state->in_flight > 0 && state->in_flight + bytes > credit) break;
-      auto piece = std::move(state->queue.begin()->second);
-      state->queue.erase(state->queue.begin());
+      if (leading.size() == state->options.servers.size()) break;
+      if (leading.contains(waiting.server) || !state->may_lead(waiting.server, bytes)) {
+        leading.insert(waiting.server);
+        ++next;
+        continue;
+      }
+      auto piece = std::move(next->second);
+      next = queue.erase(next);
       push(state, std::move(piece));
     }
     state->is_dispatching = false;
@@ -77,6 +94,7 @@ struct SummationClient::State {
     state->in_flight += values.size();
     state->most_in_flight = std::max(state->most_in_flight, state->in_flight);
     state->traffic[flight->piece.server].sent_bytes += sent.size();
+    state->pushed[flight->piece.server] += values.size();
     flight->receive = state->endpoint.receive(server, kMeans + key, room,
                                               [state, flight](const net::Result& result) {
                                                 if (!state->is_done(*flight, result)) return;
@@ -95,12 +113,23 @@ struct SummationClient::State {
   void confirm(Flight& flight) {
     if (!std::exchange(flight.is_confirmed, true)) in_flight -= flight.piece.values.size();
   }
-  static void take_receipt(const std::shared_ptr<State>& state, const std::string& message) {
+  static void take_receipt(const std::shared_ptr<State>& state, const std::string& /*server*/,
+                           const std::string& message) {
     Reader reader(message);
     const auto key = reader.number<uint64_t>(), round = reader.number<uint64_t>();
     const auto flight = state->flights.find(key);
     if (flight == state->flights.end() || flight->second->round != round) return;
     state->confirm(*flight->second);
+    dispatch(state);
+  }
+  static void take_level(const std::shared_ptr<State>& state, const std::string& peer,
+                         const std::string& message) {
+    Reader reader(message);
+    const auto level = reader.number<uint64_t>();
+    const auto& servers = state->options.servers;
+    const auto server = std::ranges::find(servers, peer) - servers.begin();
+    if (server == std::ssize(servers)) return;
+    state->levels[static_cast<size_t>(server)] = level;
     dispatch(state);
   }
   bool is_done(const Flight& flight, const net::Result& result) {
@@ -141,20 +170,27 @@ struct SummationClient::State {
 
 SummationClient::SummationClient(net::Endpoint& endpoint, SummationClientOptions options)
     : state_(std::make_shared<State>(endpoint, std::move(options))) {
-  state_->traffic.resize(state_->options.servers.size());
+  const size_t servers = state_->options.servers.size();
+  state_->traffic.resize(servers);
+  state_->pushed.resize(servers);
+  state_->levels.resize(servers);
   // A failure that came before belongs to an earlier client.
   endpoint.handle(kSummationFailures, kMostFailure,
                   [state = state_](const std::string& /*peer*/, const std::string& message) {
                     state->fail(message);
                   });
-  endpoint.handle(kReceived, kPushHead,
-                  [state = state_](const std::string& peer, const std::string& message) {
-                    try {
-                      State::take_receipt(state, message);
-                    } catch (const Error& error) {
-                      state->fail(peer + ": " + error.what());
-                    }
-                  });
+  const auto handle = [&](net::Channel channel, auto take) {
+    endpoint.handle(channel, kPushHead,
+                    [state = state_, take](const std::string& peer, const std::string& message) {
+                      try {
+                        take(state, peer, message);
+                      } catch (const Error& error) {
+                        state->fail(peer + ": " + error.what());
+                      }
+                    });
+  };
+  handle(kReceived, State::take_receipt);
+  handle(kLevels, State::take_level);
   const auto& own = state_->options;
   for (const auto& server : own.servers) {
     net::send_owned(endpoint, server, kPushes,
@@ -164,7 +200,7 @@ SummationClient::SummationClient(net::Endpoint& endpoint, SummationClientOptions
 }
 
 SummationClient::~SummationClient() {
-  for (const auto channel : {kSummationFailures, kReceived})
+  for (const auto channel : {kSummationFailures, kReceived, kLevels})
     state_->endpoint.handle(channel, 0, {});
   drop();
 }

@@ -76,7 +76,7 @@ void SummationServer::take(const std::string& peer, std::string message) {
     const auto head = PushHead::parse(message);
     watch(peer);
     if (!failure_.empty()) return tell_failure(peer);
-    if (head.key == kHello) return;
+    if (head.key == kHello) return begin_level(head);
     traffic_.received_bytes += message.size() - kPushHead;
     if (head.form != ValueForm::plain) {
       std::string values;
@@ -135,6 +135,7 @@ void SummationServer::add(const std::string& peer, Push push) {
   writer.number(head.round);
   net::send_owned(endpoint_, peer, kReceived, std::make_shared<const std::string>(receipt),
                   net::Priority::urgent);
+  raise_level(peer, push);
   sum.form = std::max(sum.form, head.form);
   sum.peers[head.rank] = peer;
   sum.pushes[head.rank] = std::move(push);
@@ -146,6 +147,30 @@ void SummationServer::add(const std::string& peer, Push push) {
     act(first.message.data() + kPushHead, values.data() + kPushHead, first.bytes());
   }
   if (sum.added == sum.peers.size()) publish(sum.pushes[0].head.key, sum);
+}
+
+// Workers begin again together, so ranks whose hello is still to come only hold the level up.
+void SummationServer::begin_level(const PushHead& hello) {
+  if (progress_.size() != hello.workers) progress_.assign(hello.workers, {});
+  progress_[hello.rank] = {};
+  level_ = 0;
+}
+
+void SummationServer::raise_level(const std::string& peer, const Push& push) {
+  if (progress_.size() != push.head.workers) return;
+  auto& own = progress_[push.head.rank];
+  own.peer = peer;
+  own.bytes += push.bytes();
+  const auto level = std::ranges::min(progress_, {}, &Progress::bytes).bytes;
+  if (level <= level_) return;
+  level_ = level;
+  std::string text;
+  Writer writer(text);
+  writer.number(level);
+  const auto message = std::make_shared<const std::string>(std::move(text));
+  for (const auto& progress : progress_) {
+    net::send_owned(endpoint_, progress.peer, kLevels, message, net::Priority::urgent);
+  }
 }
 
 void SummationServer::publish(uint64_t key, Sum& sum) {

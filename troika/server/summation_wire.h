@@ -16,6 +16,7 @@ inline constexpr net::Channel kPushes = 0x7375'0000;
 inline constexpr net::Channel kSummationFailures = kPushes + 1;
 inline constexpr net::Channel kWatches = kPushes + 2;     // nothing is ever sent here
 inline constexpr net::Channel kReceived = kPushes + 3;    // the key and the round of a push
+inline constexpr net::Channel kLevels = kPushes + 4;      // see SummationServer
 inline constexpr net::Channel kMeans = 0x7376'0000'0000;  // and the key
 inline constexpr uint64_t kHello = ~uint64_t{0};          // the key of a push without values
 inline constexpr size_t kPushHead = 32;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -39,6 +41,15 @@ layout::SummationSplit split_of(const std::string& links, int workers, int spare
   const std::span<const double> all(rates);
   return layout::split_sums(all.subspan(static_cast<size_t>(spares)),
                             all.first(static_cast<size_t>(spares)));
+}
+
+// Returns the bytes that a rank may push to a server of this share before the slowest rank has
+// pushed as much there. In proportion to shares, so that all servers finish at the same time, and
+// enough to keep links busy (bench/byteps).
+size_t lead_for(double share, int64_t partition_bytes) {
+  constexpr double kPartitions = 8;  // at all servers
+  const auto partitions = std::max(1.0, std::ceil(kPartitions * share));
+  return static_cast<size_t>(partitions * static_cast<double>(partition_bytes));
 }
 
 server::ValueType type_of(const at::Tensor& flat) {
@@ -83,7 +94,10 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
         .servers = {},
         .credit_bytes = static_cast<size_t>(options_.sums.credit_bytes),
         .form = options_.half ? server::ValueForm::half : server::ValueForm::plain};
-    for (size_t i = 0; i < shares_.size(); ++i) own.servers.push_back(fmt::format("server-{}", i));
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      own.servers.push_back(fmt::format("server-{}", i));
+      own.lead_bytes.push_back(lead_for(shares_[i], options_.sums.partition_bytes));
+    }
     client_ = std::make_unique<server::SummationClient>(endpoint, std::move(own));
   });
 }
