@@ -116,10 +116,12 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
               HasSubstr("stages without a schedule of stages; got stages.cut stem|head"));
   // A plan of one stage names the blocks of its model, as a plan with a cut does.
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem,layer1,head\""),
-              AllOf(HasSubstr("the cut `stem,layer1,head` has a name that is not the next block's"),
+              AllOf(HasSubstr("the cut `stem,layer1,head` (trainer.plan:"),
+                    HasSubstr(") has a name that is not the next block's"),
                     HasSubstr("got stem, expected layers.0")));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"layers.0\""),
-              HasSubstr("the cut `layers.0` has blocks that are in no stage; got "));
+              AllOf(HasSubstr("the cut `layers.0` (trainer.plan:"),
+                    HasSubstr(") has blocks that are in no stage; got ")));
   EXPECT_THAT(refused("parameters = 0", "parameters = 7"),
               AllOf(HasSubstr("a plan for another model; got a model of "),
                     HasSubstr("expected 7, as stages.parameters of the plan")));

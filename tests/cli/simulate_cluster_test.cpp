@@ -60,6 +60,8 @@ TEST_F(SimulateCluster, SimulatesAPlan) {
   EXPECT_THAT(read_file(folder_ / "trace.json"), HasSubstr("\"0SEND_F1\""));
   EXPECT_EQ(simulated("--plan plan.toml --slow 1,2")["step_seconds"], 2.5 + 12 + 1.5 + 2);
   // A configuration means a plan: data parallelism, of whole models, whose two ranks exchange all.
+  write_file_atomically(folder_ / "profile.json",
+                        R"({"model": "resnet20", )" + std::string(kProfile + 1));
   const auto data = simulated("--trainer.accumulate_grad_batches=3 --trainer.devices=2");
   EXPECT_EQ(data["mesh"], "data=2");
   EXPECT_EQ(data["step_seconds"], 3 * 6 + 0.5 + 8);
@@ -103,8 +105,14 @@ TEST_F(SimulateCluster, RefusesWithFileAndField) {
   write_file_atomically(folder_ / "four.toml",
                         "[mesh]\naxes = \"pipeline=2 data=2\"\n[schedule]\n"
                         "name = \"1f1b\"\nmicro_batches = 2\n");
-  EXPECT_THAT(refused("--plan four.toml --profile profile.json --cluster cluster.toml"),
-              HasSubstr("[plan] devices of the cluster; got 2, expected at least 4"));
+  EXPECT_THAT(
+      refused("--plan four.toml --profile profile.json --cluster cluster.toml"),
+      HasSubstr("[plan] devices of the cluster; got 2, expected at least 4, the ranks of mesh "
+                "pipeline=2 data=2 (four.toml:2)"));
+  write_file_atomically(folder_ / "cut.toml",
+                        read_file(folder_ / "plan.toml") + "[stages]\ncut = \"a|c\"\n");
+  EXPECT_THAT(refused("--plan cut.toml --profile profile.json --cluster cluster.toml"),
+              HasSubstr("the cut `a|c` (cut.toml:7) has a name that is not the next block's"));
   EXPECT_THAT(refused(files + "--slow 2,2"), HasSubstr("[plan] a slow rank; got rank 2 by 2"));
   EXPECT_THAT(refused(files + "--slow 1,2 --slow 1,3"), HasSubstr("expected each rank once"));
   EXPECT_THAT(refused(files + "--stragglers 0.5 inf"), HasSubstr("[simulate] --stragglers; got "));
@@ -130,6 +138,17 @@ TEST_F(SimulateCluster, RefusesWithFileAndField) {
       refused("--profile gpt.json --cluster cluster.toml --model.name=mlp"),
       HasSubstr("[simulate] --profile; got gpt.json, of gpt, expected a profile of mlp, the "
                 "configured model"));
+  // A profile without a name is compared by its blocks and parameters.
+  const std::string unnamed = "--profile profile.json --cluster cluster.toml --model.name=mlp ";
+  EXPECT_THAT(refused(unnamed), HasSubstr("[simulate] --profile; got profile.json, of 2 blocks, "
+                                          "expected 3, those of mlp, the configured model"));
+  EXPECT_THAT(refused(unnamed + "--model.hidden_layers=1"),
+              HasSubstr("got profile.json, of another number of parameters, expected "));
+  for (auto& block : profile["blocks"]) block["parameter_bytes"] = 4 * (3072 + 1 + 10 + 10) / 2;
+  profile["blocks"][1]["forward_seconds"] = 1;
+  write_file_atomically(folder_ / "profile.json", profile.dump(1));
+  const auto same = troika(unnamed + "--model.hidden_layers=1 --model.hidden_width=1");
+  EXPECT_EQ(same.exit_code, 0) << same.err;
 }
 
 }  // namespace

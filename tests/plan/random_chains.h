@@ -7,6 +7,8 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "troika/plan/search/step_search.h"
 
@@ -148,6 +150,9 @@ class AllPlans {
   double least_lack = std::numeric_limits<double>::infinity();       // of all
   double fastest_lacking = std::numeric_limits<double>::infinity();  // of those that lack least
 
+  // Whether the fastest plan would be another one if round trips of messages took no time.
+  bool round_trips_decide() const { return chosen_without_trips_ > fastest * (1 + 1e-9); }
+
  private:
   void add_axes() {
     for (int ranks = 1; ranks <= model_.problem().cluster.ranks(); ++ranks) {
@@ -198,6 +203,14 @@ class AllPlans {
       fastest = plan.seconds;
       axis_of_fastest = settings_.tensor;
     }
+    if (plan.lacking_bytes <= 0) {
+      const double seconds = without_round_trips(stages);
+      if (std::pair(seconds, plan.seconds) <
+          std::pair(least_without_trips_, chosen_without_trips_)) {
+        least_without_trips_ = seconds;
+        chosen_without_trips_ = plan.seconds;
+      }
+    }
     if (plan.lacking_bytes < least_lack) {
       least_lack = plan.lacking_bytes;
       fastest_lacking = plan.seconds;
@@ -206,8 +219,27 @@ class AllPlans {
     }
   }
 
+  double without_round_trips(const std::vector<StepStage>& stages) const {
+    PartialCost sum;
+    auto wire = model_.before_first(settings_);
+    size_t begin = 0;
+    int used = 0;
+    for (size_t i = 0; i < stages.size(); ++i) {
+      auto own = model_.stage(settings_, begin, stages[i].end, used, stages[i].replicas);
+      own.in_flight = 0;
+      sum.add(wire, own);
+      begin = stages[i].end;
+      if (i + 1 == stages.size()) break;
+      wire = model_.boundary(settings_, begin, used, stages[i].replicas, stages[i + 1].replicas);
+      used += stages[i].replicas;
+    }
+    return sum.seconds();
+  }
+
   const StepModel& model_;
   StepSettings settings_;
+  double least_without_trips_ = std::numeric_limits<double>::infinity();
+  double chosen_without_trips_ = std::numeric_limits<double>::infinity();  // its seconds with trips
 };
 
 }  // namespace troika::plan

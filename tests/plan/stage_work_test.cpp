@@ -10,6 +10,7 @@
 
 #include "tests/layout/cluster_levels.h"
 #include "tests/support/errors.h"
+#include "troika/plan/simulation/run_simulator.h"
 #include "troika/plan/simulation/run_trace.h"
 #include "troika/plan/simulation/sweep.h"
 
@@ -121,8 +122,8 @@ TEST(StageWork, SharesMemoryWithZero) {
   };
   EXPECT_EQ(resident(1), 4000 * (1 + 1 + 2.0 / 4));
   EXPECT_EQ(resident(2), 4000 * (1 + 3.0 / 4));
-  EXPECT_EQ(resident(3), 4000 * (4.0 / 4));
-  EXPECT_EQ(stage_work(four_blocks(), plan)[0].workspace_bytes, 15 + 750);
+  // A block's gathered parameters, and its gradients before they are scattered.
+  EXPECT_EQ(resident(3), 4000 * (4.0 / 4) + 2 * 1000);
 }
 
 TEST(StageWork, RecomputesSegments) {
@@ -199,13 +200,18 @@ TEST(StageWork, RefusesWhatTheProfileDoesNotTell) {
                "[plan] recompute of a simulation; got selective, expected none, full, sqrt or "
                "every_K");
   plan.recompute = "none";
-  plan.stages.parameters = 5;
+  plan.stages.parameters = 1000;
   EXPECT_NO_THROW(stage_work(four_blocks(), plan));
+  plan.stages.parameters = 5;
+  EXPECT_ERROR(stage_work(four_blocks(), plan), ErrorKind::usage,
+               "[plan] a plan for another model: stages.parameters of the plan; got 5, expected a "
+               "number of parameters of 4000 bytes, those of the profile");
   auto counted = four_blocks();
   counted.model.parameters = 6;
   EXPECT_ERROR(stage_work(counted, plan), ErrorKind::usage,
                "[plan] a plan for another model: stages.parameters of the plan; got 5, expected 6, "
                "the number in the profile");
+  plan.stages.parameters = 0;
   plan.stages.cut = "block0|block1|block2,block3";
   EXPECT_ERROR(stage_work(four_blocks(), plan), ErrorKind::usage,
                "[plan] stages.cut of the plan; got 3 stages, expected 2, as its schedule has");
@@ -214,6 +220,31 @@ TEST(StageWork, RefusesWhatTheProfileDoesNotTell) {
   plan.stages.cut = "";
   EXPECT_ERROR(stage_work(four_blocks(), plan, {.samples = -1}), ErrorKind::usage,
                "[plan] samples of a micro-batch; got -1, expected a number from 0 on");
+}
+
+// The errors of a plan from a file name the line.
+TEST(StageWork, RefusesPlansWithTheLine) {
+  const auto refused = [](const std::string& text, const std::string& expected) {
+    const layout::PlanPlaces places(text, "plan.toml");
+    const auto plan = layout::Plan::parse(text, "plan.toml");
+    SimulatedRun run{.plan = plan, .places = places, .cluster = Cluster::uniform(1, 1)};
+    EXPECT_ERROR(run.stages = stage_work(four_blocks(), plan, {.places = places});
+                 simulate_run(run), ErrorKind::usage, expected);
+  };
+  const std::string mesh = "[mesh]\naxes = \"pipeline=2\"\n[schedule]\nname = \"gpipe\"\n";
+  refused(mesh,
+          "[plan] devices of the cluster; got 1, expected at least 2, the ranks of mesh pipeline=2 "
+          "(plan.toml:2)");
+  refused(mesh + "[stages]\nparameters = 7\n",
+          "[plan] a plan for another model: stages.parameters of the plan (plan.toml:6); got 7, "
+          "expected a number of parameters of 4000 bytes, those of the profile");
+  refused(mesh + "[stages]\ncut = \"block0,block1,block2,block3\"\n",
+          "[plan] stages.cut of the plan (plan.toml:6); got 1 stages, expected 2, as its schedule "
+          "has");
+  refused(mesh + "[stages]\nparameters = 0\ncut = \"stem|block1\"\n",
+          "[layout] the cut `stem|block1` (plan.toml:7) has a name that is not the next block's; "
+          "got stem, expected block0 (blocks in the model's order, `|` between stages, `name*2` "
+          "for the next two of a name)");
 }
 
 TEST(StageWork, TakesMeasuredLinksWhereTheClusterHasNone) {

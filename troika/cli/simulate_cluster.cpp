@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "troika/base/config.h"
 #include "troika/base/file.h"
@@ -16,6 +17,7 @@
 #include "troika/cli/simulated_results.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/plan/simulation/run_trace.h"
+#include "troika/train/options/model_sizes.h"
 #include "troika/train/options/resolve_plan.h"
 
 namespace troika::cli {
@@ -49,15 +51,43 @@ std::pair<int, double> parse_slow(const std::string& text) {
                   "RANK,FACTOR: a rank, and a factor above 0 and at most 10^6");
 }
 
-layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
-                        const std::string& profiled_model,
-                        const std::vector<std::string>& overrides) {
+struct AskedPlan {
+  layout::Plan plan;
+  layout::PlanPlaces places;
+};
+
+// A profile without a name is of the configured model if it has as many blocks and parameters.
+void require_profile_of(const nn::ModelOptions& model, const layout::Profile& profile,
+                        const std::string& file) {
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    refuse_argument("simulate", "--profile", fmt::format("{}, of {}", file, got), expected,
+                    "troika profile measures one, and --plan takes plans of other models");
+  };
+  if (!profile.model.name.empty()) {
+    if (profile.model.name == model.name) return;
+    refuse(profile.model.name, fmt::format("a profile of {}, the configured model", model.name));
+  }
+  const auto sizes = train::model_sizes(model);
+  if (profile.blocks.size() != sizes.blocks) {
+    refuse(fmt::format("{} blocks", profile.blocks.size()),
+           fmt::format("{}, those of {}, the configured model", sizes.blocks, model.name));
+  }
+  if (!plan::may_have(profile, sizes.parameters)) {
+    refuse("another number of parameters",
+           fmt::format("{}, those of {}, the configured model", sizes.parameters, model.name));
+  }
+}
+
+AskedPlan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
+                     const layout::Profile& profile, const std::vector<std::string>& overrides) {
   if (!arguments.plan.empty()) {
     if (!overrides.empty())
       refuse_argument("simulate", "an argument", overrides.front(), "none beside --plan");
     if (!arguments.config.empty())
       refuse_argument("simulate", "CONFIG", arguments.config, "none beside --plan");
-    return layout::Plan::parse(read_file(arguments.plan), arguments.plan, cluster.ranks());
+    const auto text = read_file(arguments.plan);
+    return {layout::Plan::parse(text, arguments.plan, cluster.ranks()),
+            layout::PlanPlaces(text, arguments.plan)};
   }
   if (arguments.config.empty() && overrides.empty()) {
     refuse_argument("simulate", "--plan", "none", "a file with a plan, or CONFIG",
@@ -66,13 +96,8 @@ layout::Plan plan_asked(const ClusterArguments& arguments, const layout::Cluster
   train::TrainOptions options;
   auto table = train::make_table(options);
   read_configuration(table, arguments.config, overrides);
-  if (!profiled_model.empty() && profiled_model != options.model.name) {
-    refuse_argument("simulate", "--profile",
-                    fmt::format("{}, of {}", arguments.profile, profiled_model),
-                    fmt::format("a profile of {}, the configured model", options.model.name),
-                    "troika profile measures one");
-  }
-  return train::resolve_plan(options, cluster);
+  require_profile_of(options.model, profile, arguments.profile);
+  return {train::resolve_plan(options, cluster), {}};
 }
 
 plan::SweptRun run_asked(const ClusterArguments& arguments,
@@ -85,7 +110,10 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
                     "docs/plan.md#cluster");
   }
   const auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
-  run.plan = plan_asked(arguments, cluster, asked.profile.model.name, overrides);
+  auto plan = plan_asked(arguments, cluster, asked.profile, overrides);
+  run.plan = std::move(plan.plan);
+  run.places = plan.places;
+  asked.work.places = std::move(plan.places);
   run.cluster = plan::with_measured_links(cluster, asked.profile);
   run.reference_flops = asked.profile.device_flops;
   run.overlap = asked.profile.in_step.overlap;

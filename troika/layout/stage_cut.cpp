@@ -10,6 +10,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/layout/errors/refuse.h"
+#include "troika/layout/plan_places.h"
 
 namespace troika::layout {
 
@@ -34,8 +35,8 @@ size_t to_count(std::string_view text) {
 // Reads a layout string without parentheses, item by item.
 class CutReader {
  public:
-  CutReader(std::string_view text, const std::vector<std::string>& blocks)
-      : text_(text), blocks_(blocks) {}
+  CutReader(std::string_view text, const std::vector<std::string>& blocks, const std::string& place)
+      : text_(text), blocks_(blocks), place_(place) {}
 
   StageEnds read(const std::string& expanded) {
     for (const auto& stage : split(expanded, '|')) {
@@ -55,7 +56,7 @@ class CutReader {
 
   [[noreturn]] void fail(const std::string& what, const std::string& got,
                          const std::string& expected) const {
-    refuse(fmt::format("the cut `{}` has {}", text_, what), got, expected,
+    refuse(fmt::format("the cut `{}`{} has {}", text_, place_, what), got, expected,
            "blocks in the model's order, `|` between stages, `name*2` for the next two of a name");
   }
 
@@ -93,6 +94,7 @@ class CutReader {
  private:
   std::string_view text_;
   const std::vector<std::string>& blocks_;
+  const std::string& place_;
   size_t next_ = 0;
   StageEnds ends_;
 };
@@ -138,7 +140,12 @@ std::string expand(std::string text, const CutReader& reader) {
 }  // namespace
 
 StageEnds parse_cut(std::string_view text, const std::vector<std::string>& blocks) {
-  CutReader reader(text, blocks);
+  return parse_cut(text, blocks, {});
+}
+
+StageEnds parse_cut(std::string_view text, const std::vector<std::string>& blocks,
+                    const std::string& place) {
+  CutReader reader(text, blocks, place);
   return reader.read(expand(std::string(text), reader));
 }
 

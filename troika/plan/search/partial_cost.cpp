@@ -29,10 +29,10 @@ void PartialCost::add(const WireCost& wire, const StageCost& stage) {
   rounds_ = wire.rounds;
   for (size_t level = 0; level < ports_.size(); ++level) {
     const double before = wire.alternates ? ports_[level] : 0;
-    steady_ = std::max(steady_, rounds_ * (before + wire.ports[level]));
-    if (!wire.alternates) backward_ = std::max(backward_, rounds_ * wire.ports[level]);
+    ports_[level] = wire.port_rounds * wire.ports[level];
+    steady_ = std::max(steady_, before + ports_[level]);
+    if (!wire.alternates) backward_ = std::max(backward_, ports_[level]);
   }
-  ports_ = wire.ports;
   if (stage.in_flight == 0) return;
   add_trips(wire, stage);
   for (size_t level = 0; level < gaps_.size(); ++level) {
@@ -101,8 +101,8 @@ bool PartialCost::has_lower_ports(const PartialCost& other, std::span<const Onwa
   for (size_t level = 0; level < ports_.size(); ++level) {
     if (is_at_most(ports_[level], other.ports_[level])) continue;
     const bool never_decides = std::ranges::all_of(onward, [&](const Onward& next) {
-      const double port = next.wire.alternates ? ports_[level] + next.wire.ports[level] : 0;
-      return rounds_ * port <= other.steady_;
+      const double port = next.wire.port_rounds * next.wire.ports[level];
+      return !next.wire.alternates || ports_[level] + port <= other.steady_;
     });
     if (!never_decides) return false;
   }

@@ -19,7 +19,7 @@ struct StageCost {
   // Round trips of messages. `in_flight` is 0 if the stage does not wait for them.
   double around = 0;   // of a micro-batch on its way to later stages and back
   double turn = 0;     // added to the round trip of the stage at which it begins
-  double between = 0;  // from the begin of a backward message to that of the next forward message
+  double between = 0;  // at least, between the begins of messages to both sides
   int in_flight = 0;   // micro-batches from this stage on, of all its replicas
   int replicas = 1;
   int rounds = 0;  // micro-batches that may wait
@@ -35,6 +35,7 @@ struct WireCost {
   std::array<double, 3> ports = {};  // that a micro-batch keeps the busiest port busy, one way
   std::array<double, 3> flows = {};  // that a message takes on its links, without their latency
   int rounds = 0;                    // micro-batches after the first one; without flushes: all
+  int port_rounds = 0;               // micro-batches after the first one of each replica
   bool alternates = true;            // messages go both ways at the same time
 };
 
@@ -53,9 +54,8 @@ struct Onward {
 // micro-batch is the maximum cycle ratio of the marked graph of the schedule (Baccelli, Cohen,
 // Olsder, Quadrat: Synchronization and Linearity, section 2.5).
 //
-// Two messages that a stage sends at about the same time share its port: the backward message of a
-// micro-batch and the forward message of the next one, if the first takes longer than the pass
-// between them. Both then take longer by this time.
+// Two messages that a stage sends to both sides at about the same time share its port, if one takes
+// longer than the passes between them. Both then take longer by this time.
 class PartialCost {
  public:
   // Adds a stage after the messages to it; for the first stage, `wire` is a WireCost with `rounds`
@@ -89,7 +89,7 @@ class PartialCost {
   double latency_ = 0, steady_ = 0, backward_ = 0, exposed_ = 0;  // see StageCost
   double fill_ = 0, whole_ = 0;
   int rounds_ = 0;
-  std::array<double, 3> ports_ = {};  // of the last messages
+  std::array<double, 3> ports_ = {};  // of the last messages, in all rounds
   std::array<double, 3> gaps_ = {};   // for which the last stage sends two messages at once
   Trip own_ = {};                     // of the last stage
   // The trips of earlier stages that may still decide; the latest stage is last.

@@ -34,7 +34,7 @@ OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
 }
 
 double StepModel::stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
-                              int kept) const {
+                              double kept) const {
   const auto& sums = shard_of(settings).sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const auto shards = [&](int stage) { return settings.zero_stage >= stage ? replicas : 1; };

@@ -12,6 +12,7 @@
 #include "troika/layout/device_rates.h"
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
+#include "troika/plan/simulator.h"
 
 namespace troika::plan {
 
@@ -168,10 +169,13 @@ StageCost StepModel::stage(const StepSettings& settings, size_t begin, size_t en
   add_schedule(cost, settings, pass_seconds(settings, begin, end, place, replicas), used, replicas);
   cost.exposed = exposed_seconds(settings, begin, end, place, replicas);
   const int own = (micro_batches_[settings.profile] + replicas - 1) / replicas;
-  int kept = (settings.groups() - used + replicas - 1) / replicas;
-  if (settings.family == StepFamily::zero_bubble) kept = settings.groups() / replicas;
+  double kept = (settings.groups() - used + replicas - 1) / replicas;
   if (settings.family == StepFamily::gpipe) kept = own;
-  if (settings.family != StepFamily::no_flushes) kept = std::min(kept, own);
+  if (settings.family != StepFamily::no_flushes) kept = std::min<double>(kept, own);
+  if (settings.family == StepFamily::zero_bubble) {
+    // The weight parts that are put off need what the input parts have not freed.
+    kept += (1 - MemoryModel().input_part_frees) * std::min<double>(used / replicas, own - kept);
+  }
   const auto& sums = shard_of(settings).sums;
   const double parameters = sums.parameters[end] - sums.parameters[begin];
   cost.memory_bytes = stage_bytes(settings, begin, end, replicas, kept) +

@@ -133,9 +133,10 @@ struct StepPlan {
 // i modulo replicas; links are shared by the replicas of a host, which send at the same time.
 // Averages are rings, or rings within hosts and between hosts. A stage keeps activations for as
 // many micro-batches as its replicas need until the first one comes back: U / R of U devices from
-// its own on, and of all devices for zb-h1; in gpipe, all. Without flushes, a pipeline does not
-// fill and drain in each step, so `latency` is 0, and a stage keeps older versions of its
-// parameters. With offload of activations, the tensors of two blocks are in memory at once.
+// its own on; in zb-h1 also for half of those whose weight parts it puts off; in gpipe, all.
+// Without flushes, a pipeline does not fill and drain in each step, so `latency` is 0, and a stage
+// keeps older versions of its parameters. With offload of activations, the tensors of two blocks
+// are in memory at once.
 //
 // On a tensor axis, a group of devices takes the place of a device. It computes the blocks of
 // layout::tensor_shard(), with the sums over the axis as rings in each pass, and waits for its
@@ -276,7 +277,7 @@ class StepModel {
   double average_seconds(const Place& place, int replicas, double bytes) const;
   // The bytes of a device of a stage; `kept`: micro-batches whose activations it keeps.
   double stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
-                     int kept) const;
+                     double kept) const;
   // The most versions of the parameters of a stage without flushes, beside the newest one.
   int older_versions(const StepSettings& settings, int used, int replicas) const;
 

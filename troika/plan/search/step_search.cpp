@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "troika/plan/search/step_bounds.h"
 #include "troika/plan/search/step_choices.h"
 
 namespace troika::plan {
@@ -19,6 +20,12 @@ constexpr size_t kMostEvenPlaces = 128;
 // the last few devices. This is the largest number of units.
 constexpr int kMostUnits = 32;
 constexpr double kSameSum = 1e-12;
+constexpr double kSameTime = 1e-9;
+
+// Returns the smallest limit that is greater than this value.
+double up_to(double value) {
+  return std::nextafter(value, kNoPlan);
+}
 
 // The cost of a plan's first stages.
 struct Label {
@@ -52,7 +59,11 @@ class Search {
     least_lack_ = false;
     allowance_ = allowance;
     limit_ = limit;
-    return run();
+    // The search need not consider slower plans than this one.
+    auto known = fastest_of_equal_stages();
+    if (known) limit_ = known->seconds * (1 + kSameTime);
+    auto found = run();
+    return found && !(known && known->seconds < found->seconds) ? found : known;
   }
   // Returns the plan whose worst stage lacks the fewest bytes, if they are fewer than `limit`.
   std::optional<StepPlan> least_lacking(double limit) {
@@ -71,6 +82,20 @@ class Search {
     std::vector<int> labels = {};
   };
 
+  // Returns the fastest plan within the limits whose stages take about equal times and have equal
+  // numbers of replicas.
+  std::optional<StepPlan> fastest_of_equal_stages() const {
+    std::optional<StepPlan> best;
+    for (const int count : counts_) {
+      const auto stages = static_cast<size_t>(devices_ / count);
+      const bool is_possible = devices_ % count == 0 && stages > 1 && stages <= places_.size();
+      if (!is_possible || !model_.shares_evenly(settings_.profile, count)) continue;
+      auto plan = model_.price(settings_, equal_stages(model_, settings_, places_, stages, count));
+      const double limit = best ? best->seconds : limit_;
+      if (plan.lacking_bytes <= allowance_ && plan.seconds < limit) best = std::move(plan);
+    }
+    return best;
+  }
   std::optional<StepPlan> run() {
     if (!is_even_) return run_once();
     std::optional<StepPlan> best;
@@ -99,6 +124,10 @@ class Search {
     const size_t most_stages = static_cast<size_t>(devices_ / unit());
     if (equal_ > 0 && most_stages > places_.size()) return std::nullopt;
     states_.assign(places_.size() * most_stages, {});
+    later_.reset();
+    // The nearest plans lack less than the limit; others may lack the allowance.
+    const double lacking = least_lack_ ? limit_ : up_to(allowance_);
+    if (equal_ > 0) later_.emplace(model_, settings_, places_, equal_, lacking);
     const std::vector<State> start{{.labels = {-1}}};
     extend(0, 0, start);
     for (size_t cut = 1; cut < places_.size(); ++cut) {
@@ -152,6 +181,8 @@ class Search {
     if (!least_lack_ && alone * (1 - kSameSum) >= limit_) return false;
     if (own.lacking_bytes > allowance_) return true;
     if (least_lack_ && own.lacking_bytes >= limit_) return true;
+    if (later_ && !later_->can_follow(next, used + count)) return true;
+    const double messages = later_ ? later_->least_messages(used + count) : 0;
     const auto rest = left > 0 ? model_.least(settings_, end, left) : StepModel::Least{};
     if (left > 0 && !least_lack_) find_onward(end, used, count);
     for (const auto& state : states) {
@@ -168,7 +199,7 @@ class Search {
         label.lacking = std::max(label.lacking, own.lacking_bytes);
         label.before = before;
         label.last = {end, count};
-        const double least = label.cost.seconds(rest.latency);
+        const double least = label.cost.seconds(rest.latency + messages);
         if (value_of(label, least * (1 - kSameSum)) >= limit_) continue;
         if (left == 0) {
           add_whole(label);
@@ -232,6 +263,7 @@ class Search {
   double allowance_ = 0, limit_ = kNoPlan;
   int equal_ = 0;  // replicas of all stages; 0: any
   std::vector<Label> labels_;
+  std::optional<LaterStages> later_;        // if all stages have equal_ replicas
   std::vector<Onward> onward_;              // see find_onward()
   std::vector<std::vector<State>> states_;  // by place and units of devices in use
   int best_ = -1;
@@ -260,11 +292,6 @@ std::vector<size_t> places_of(const StepModel& model, size_t most) {
     if (count <= most || i + 1 == count || sum >= share) places.push_back(i + 1);
   }
   return places;
-}
-
-// Returns the smallest limit that is greater than this value.
-double up_to(double value) {
-  return std::nextafter(value, kNoPlan);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
   const double pass = passes.all();
   const auto some = [&](int number) { return std::max(0, number); };
   cost.around = pass;
-  cost.between = passes.forward;
+  cost.between = std::min(passes.forward, pass - passes.forward);
   cost.in_flight = in_flight(settings, used, replicas);
   cost.replicas = replicas;
   cost.rounds = some(count - replicas);
@@ -88,7 +88,7 @@ void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
       cost.fill = passes.forward;
       cost.around = passes.forward + passes.input;
       cost.turn = passes.weight;
-      cost.between += passes.weight;
+      cost.between = std::min(passes.forward + passes.weight, passes.input);
       break;
     }
     case StepFamily::gpipe:
@@ -139,6 +139,10 @@ WireCost StepModel::boundary(const StepSettings& settings, size_t end, int used,
   const auto& crossing = crossing_of(settings, used, replicas, next_replicas);
   const int fewer = std::min(replicas, next_replicas);
   auto cost = before_first(settings);
+  const bool flushes = settings.family != StepFamily::no_flushes;
+  // The first micro-batches of all replicas are on their way at the same time.
+  const int first = flushes ? std::min(fewer, micro_batches_[settings.profile]) : 0;
+  cost.port_rounds = micro_batches_[settings.profile] - first;
   for (const auto level : {layout::Level::group, layout::Level::host, layout::Level::network}) {
     const auto index = static_cast<size_t>(level);
     if (!crossing.has_level[index]) continue;
@@ -149,7 +153,7 @@ WireCost StepModel::boundary(const StepSettings& settings, size_t end, int used,
     cost.flows[index] = std::max(1.0, share * fewer) * seconds;
     cost.seconds = std::max(cost.seconds, wire.latency + cost.flows[index]);
   }
-  if (settings.family != StepFamily::no_flushes) cost.latency = 2 * cost.seconds;
+  if (flushes) cost.latency = 2 * cost.seconds;
   if (settings.family == StepFamily::zero_bubble) cost.fill = cost.seconds;
   cost.alternates = settings.family != StepFamily::gpipe;
   return cost;

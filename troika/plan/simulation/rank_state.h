@@ -66,10 +66,4 @@ struct Event {
   }
 };
 
-// The event that follows the end of a flow.
-struct FlowOwner {
-  Event next;  // for a message: its arrival
-  double latency = 0;
-};
-
 }  // namespace troika::plan

@@ -9,6 +9,7 @@
 #include "troika/plan/simulation/disturbed_times.h"
 #include "troika/plan/simulation/rank_state.h"
 #include "troika/plan/simulation/run_account.h"
+#include "troika/plan/simulation/run_flows.h"
 #include "troika/plan/simulation/stage_collectives.h"
 
 namespace troika::plan {
@@ -25,7 +26,7 @@ class Simulator {
         links_(run.cluster),
         programs_(run.schedule(), run.plan.mesh),
         recipes_(run, programs_, links_),
-        flows_(links_.bandwidths()),
+        flows_(links_),
         times_(run),
         account_(run, programs_) {
     const auto stages = static_cast<size_t>(programs_.stages());
@@ -93,7 +94,7 @@ class Simulator {
         return begin_phase(event.who);
       case EventKind::flow: {
         const auto& phase = queues_[static_cast<size_t>(event.who)].current()->phase();
-        return begin_flow(phase.uses, phase.bytes, {.next = event});
+        return flows_.begin(now_, phase.uses, phase.bytes, event);
       }
     }
   }
@@ -295,30 +296,20 @@ class Simulator {
     const int source =
         action.kind == ActionKind::send_activation ? action.stage : peer_stage(action);
     const double bytes = work(source).output_bytes;
-    const auto path = links_.path(rank, target.rank);
     account_.send(rank, bytes);
-    begin_flow(path.uses, bytes,
-               {.next = {.kind = EventKind::message_arrives,
-                         .who = target.rank,
-                         .what = target.item,
-                         .bytes = bytes},
-                .latency = path.latency});
+    flows_.send(now_, rank,
+                {.kind = EventKind::message_arrives,
+                 .who = target.rank,
+                 .what = target.item,
+                 .bytes = bytes});
     account_.record(
         {rank, state(rank).step, "messages", text_of(action), now_, std::nullopt, -1, bytes});
   }
 
-  void begin_flow(const std::vector<LinkUse>& uses, double bytes, const FlowOwner& owner) {
-    const auto flow = flows_.begin(now_, uses, bytes);
-    if (flow >= owners_.size()) owners_.resize(flow + 1);
-    owners_[flow] = owner;
-  }
-
   void end_flow(const SharedLinks::End& end) {
-    flows_.finish(end);
-    const auto owner = owners_[end.flow];
-    const auto& next = owner.next;
+    const auto next = flows_.finish(end);
     if (next.kind == EventKind::message_arrives) {
-      return push(now_ + owner.latency, next.kind, next.who, next.what, next.bytes);
+      return push(next.time, next.kind, next.who, next.what, next.bytes);
     }
     ++queues_[static_cast<size_t>(next.who)].current()->next_phase;
     begin_phase(next.who);
@@ -379,12 +370,11 @@ class Simulator {
   const ClusterLinks links_;
   const RankPrograms programs_;
   const Recipes recipes_;
-  SharedLinks flows_;
+  RunFlows flows_;
   const DisturbedTimes times_;
   RunAccount account_;
   std::vector<CollectiveQueue> queues_;  // by group
   std::vector<RankState> ranks_;
-  std::vector<FlowOwner> owners_;  // by flow
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t order_ = 0;
   double now_ = 0;

@@ -38,7 +38,8 @@ void SimulatedRun::verify() const {
   const int ranks = plan.mesh.ranks(), devices = cluster.ranks();
   if (ranks > devices) {
     refuse("devices of the cluster", std::to_string(devices),
-           fmt::format("at least {}, the ranks of mesh {}", ranks, plan.mesh.text()));
+           fmt::format("at least {}, the ranks of mesh {}{}", ranks, plan.mesh.text(),
+                       places.of("mesh.axes")));
   }
   if (plan.threads > 0) {
     refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");

@@ -8,6 +8,7 @@
 #include "troika/layout/all_reduce.h"
 #include "troika/layout/cluster.h"
 #include "troika/layout/plan.h"
+#include "troika/layout/plan_places.h"
 #include "troika/layout/schedules/replay.h"
 
 namespace troika::plan {
@@ -66,6 +67,7 @@ struct Disturbances {
 
 struct SimulatedRun {
   layout::Plan plan = {};
+  layout::PlanPlaces places = {};      // of the plan, for errors
   std::vector<StageWork> stages = {};  // one for each stage of the plan's schedule, or one for all
   // Rank r is device r.
   layout::Cluster cluster = {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <string>
@@ -32,21 +33,32 @@ double sum(Blocks blocks, Value ProfiledBlock::*value) {
   return sum;
 }
 
+double parameter_bytes(const Profile& profile) {
+  return sum(profile.blocks, &ProfiledBlock::parameter_bytes);
+}
+
 void require_number(const char* what, double value) {
   if (std::isfinite(value) && value >= 0) return;
   refuse(what, fmt::format("{:g}", value), "a number from 0 on");
 }
 
-void require_told(const Profile& profile, const layout::Plan& plan) {
+void require_same_model(const Profile& profile, const layout::Plan& plan,
+                        const layout::PlanPlaces& places) {
+  const int64_t planned = plan.stages.parameters, known = profile.model.parameters;
+  if (planned == 0 || may_have(profile, planned)) return;
+  refuse("a plan for another model: stages.parameters of the plan" + places.of("stages.parameters"),
+         std::to_string(planned),
+         known > 0 ? fmt::format("{}, the number in the profile", known)
+                   : fmt::format("a number of parameters of {:.0f} bytes, those of the profile",
+                                 parameter_bytes(profile)));
+}
+
+void require_told(const Profile& profile, const layout::Plan& plan,
+                  const layout::PlanPlaces& places) {
   if (plan.precision != profile.precision) {
     refuse("precision of the plan", plan.precision, profile.precision + ", as the profile has");
   }
-  if (plan.stages.parameters > 0 && profile.model.parameters > 0 &&
-      plan.stages.parameters != profile.model.parameters) {
-    refuse("a plan for another model: stages.parameters of the plan",
-           std::to_string(plan.stages.parameters),
-           fmt::format("{}, the number in the profile", profile.model.parameters));
-  }
+  require_same_model(profile, plan, places);
   if (plan.compression.codec != "none") {
     refuse("compression.codec of a simulation", plan.compression.codec, "none");
   }
@@ -79,7 +91,7 @@ class OrderedBlocks {
     return Blocks(blocks_).subspan(begin, end - begin);
   }
 
-  layout::StageEnds cut(const std::string& text, int stages) const {
+  layout::StageEnds cut(const std::string& text, int stages, const std::string& place) const {
     std::vector<std::string> names;
     std::vector<double> seconds;
     for (const auto& block : blocks_) {
@@ -87,9 +99,9 @@ class OrderedBlocks {
       seconds.push_back(block.seconds());
     }
     if (text.empty()) return layout::balanced_cut(seconds, stages);
-    auto ends = layout::parse_cut(text, names);
+    auto ends = layout::parse_cut(text, names, place);
     if (ends.size() == static_cast<size_t>(stages)) return ends;
-    refuse("stages.cut of the plan", fmt::format("{} stages", ends.size()),
+    refuse("stages.cut of the plan" + place, fmt::format("{} stages", ends.size()),
            fmt::format("{}, as its schedule has", stages));
   }
 
@@ -138,8 +150,8 @@ class StageMaker {
     }
     work.gather_seconds = profile.gather_seconds(work.parameter_bytes);
     add_buckets(work, blocks, segments);
-    add_memory(work, blocks, profile.optimizer_factor);
-    keep_inputs(work, blocks, segments, input_bytes);
+    add_parameters(work, blocks, profile.optimizer_factor);
+    add_activations(work, blocks, segments, input_bytes);
     add_sums(work, blocks, segments);
     if (blocks.size() > 1 && work.passes.forward > 0) {
       // A backward pass ends with the stage's first block.
@@ -220,7 +232,7 @@ class StageMaker {
     }
   }
 
-  void add_memory(StageWork& work, Blocks blocks, double optimizer_factor) const {
+  void add_parameters(StageWork& work, Blocks blocks, double optimizer_factor) const {
     const auto& exchange = plan_.exchange;
     const auto share = [&](int64_t stage) {
       const bool is_shared =
@@ -229,30 +241,37 @@ class StageMaker {
     };
     const double parameters = work.parameter_bytes;
     work.resident_bytes = parameters * (optimizer_factor * share(1) + share(2) + share(3));
-    double largest = 0;
-    for (const auto& block : blocks) {
-      work.workspace_bytes =
-          std::max(work.workspace_bytes, block.workspace_bytes * options_.samples);
-      largest = std::max(largest, block.parameter_bytes);
+    if (exchange.method == ExchangeMethod::zero && exchange.zero_stage == 3 && share(3) < 1) {
+      double largest = 0;
+      for (const auto& block : blocks) largest = std::max(largest, block.parameter_bytes);
+      work.resident_bytes += 2 * largest;  // gathered parameters, and gradients to be scattered
     }
-    if (share(3) < 1) work.workspace_bytes += largest * (1 - share(3));
-    work.activation_bytes = sum(blocks, &ProfiledBlock::saved_bytes) * options_.samples;
   }
 
-  // A recomputed segment keeps its input, and saves activations only while it runs.
-  void keep_inputs(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments,
-                   double input_bytes) const {
-    double most = 0;  // saved by a segment
-    for (const auto& segment : segments) {
-      const double saved =
-          sum(part_of(blocks, segment), &ProfiledBlock::saved_bytes) * options_.samples;
-      const double input =
-          segment.begin == 0 ? input_bytes : blocks[segment.begin - 1].output_bytes;
-      work.activation_bytes += input * options_.samples - saved;
-      most = std::max(most, saved);
+  // A recomputed segment keeps its input, and saves activations only while it runs. The latest
+  // micro-batch needs most in the backward pass of one of its blocks, when those of later blocks
+  // are freed.
+  void add_activations(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments,
+                       double input_bytes) const {
+    double kept = 0, most = 0;
+    auto segment = segments.begin();
+    for (size_t i = 0; i < blocks.size();) {
+      const bool is_recomputed = segment != segments.end() && segment->begin == i;
+      const size_t end = is_recomputed ? segment->end : i + 1;
+      if (is_recomputed) kept += i == 0 ? input_bytes : blocks[i - 1].output_bytes;
+      double saved = kept;
+      for (; i < end; ++i) {
+        saved += blocks[i].saved_bytes;
+        most = std::max(most, saved + blocks[i].workspace_bytes);
+      }
+      if (is_recomputed) {
+        ++segment;
+      } else {
+        kept = saved;
+      }
     }
-    work.activation_bytes = std::max(0.0, work.activation_bytes);
-    work.workspace_bytes += most;
+    work.activation_bytes = kept * options_.samples;
+    work.workspace_bytes = std::max(0.0, most - kept) * options_.samples;
   }
 
   void add_sums(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments) const {
@@ -290,7 +309,7 @@ class StageMaker {
 
 std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan,
                                   const StageWorkOptions& options) {
-  require_told(whole, plan);
+  require_told(whole, plan, options.places);
   const auto profile = layout::tensor_shard(whole, plan.mesh.size(layout::Axis::tensor),
                                             plan.stages.sequence_parallel);
   require_number("samples of a micro-batch", options.samples);
@@ -310,13 +329,21 @@ std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan
   const StageMaker maker(plan, told);
   std::vector<StageWork> all;
   size_t begin = 0;
-  for (const size_t end : blocks.cut(plan.stages.cut, stages)) {
+  for (const size_t end : blocks.cut(plan.stages.cut, stages, options.places.of("stages.cut"))) {
     const int replicas = plan.mesh.replicas(inventory.rank(static_cast<int>(all.size())));
     all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
                              replicas, profile));
     begin = end;
   }
   return all;
+}
+
+bool may_have(const Profile& profile, int64_t parameters) {
+  if (profile.model.parameters > 0) return parameters == profile.model.parameters;
+  constexpr double kMargin = 0.01;  // for numbers that are rounded
+  const double each = parameter_bytes(profile) / static_cast<double>(parameters);
+  return std::ranges::any_of(std::array{2, 4, 8},
+                             [&](int size) { return std::abs(each - size) <= kMargin * size; });
 }
 
 layout::Cluster with_measured_links(layout::Cluster cluster, const Profile& profile) {

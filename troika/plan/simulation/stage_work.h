@@ -1,9 +1,11 @@
 // The work of a plan's stages, from the profile of a model's blocks.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "troika/layout/plan.h"
+#include "troika/layout/plan_places.h"
 #include "troika/layout/profile.h"
 #include "troika/plan/simulation/simulated_work.h"
 
@@ -18,6 +20,7 @@ struct StageWorkOptions {
   double pass_overhead = 0;
   // Bytes of parameters that the optimizer updates per second; 0: as the profile says.
   double optimizer_bytes_per_second = 0;
+  layout::PlanPlaces places = {};  // of the plan, for errors
 };
 
 // Returns the work of each stage of the plan's schedule.
@@ -29,17 +32,24 @@ struct StageWorkOptions {
 //   read.
 // - Buckets of gradients have whole blocks, from the last to the first (layout::assign_buckets()).
 // - A rank holds parameters, gradients and optimizer states, or its ZeRO shards of them. With ZeRO
-//   stage 3, it also holds the whole parameters of the largest block.
+//   stage 3, it also holds the whole parameters and gradients of the largest block.
+// - The workspace of a pass is what its micro-batch takes beyond its kept activations, in the block
+//   where it takes most, when the activations of later blocks are freed.
 // - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its
 //   passes waits for the latest rank in each block.
 // - A recomputed segment of blocks keeps the input of its first block, and repeats its forward pass
 //   before its backward pass, with its sums over the tensor axis.
-// Throws Error(usage) for a plan of another precision than the profile's, a cut into another number
-// of stages than the schedule's, options that are negative or not finite, and features that a
-// profile does not describe (compressed gradients, offload, recompute selective or by a budget).
-// Throws the errors of layout::tensor_shard(), parse_cut() and schedule_of().
+// Throws Error(usage) for a plan of another precision than the profile's or for another number of
+// parameters (by their bytes, if the profile has no number), a cut into another number of stages
+// than the schedule's, options that are negative or not finite, and features that a profile does
+// not describe (compressed gradients, offload, recompute selective or by a budget). Throws the
+// errors of layout::tensor_shard(), parse_cut() and schedule_of().
 std::vector<StageWork> stage_work(const layout::Profile& profile, const layout::Plan& plan,
                                   const StageWorkOptions& options = {});
+
+// Whether the profile may be of a model with this number of parameters: the number in the profile,
+// or else one that fits the bytes of its parameters at 2, 4 or 8 bytes each.
+bool may_have(const layout::Profile& profile, int64_t parameters);
 
 // Returns the cluster with the profile's links at levels whose latency and bandwidth are unknown.
 layout::Cluster with_measured_links(layout::Cluster cluster, const layout::Profile& profile);

@@ -8,8 +8,8 @@
 #include "troika/base/error.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/plan_places.h"
 #include "troika/layout/recompute.h"
-#include "troika/layout/stage_cut.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 #include "troika/train/options/options.h"
@@ -61,8 +61,7 @@ comm::Group samples_group(const comm::MeshGroups& groups) {
 
 namespace {
 
-// A plan of one stage may name the blocks of its model.
-void require_same_blocks(const layout::Plan& plan, const Task& task) {
+void require_same_blocks(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
   if (plan.stages.cut.empty()) return;
   if (!task.has_blocks()) {
     throw Error("train", ErrorKind::usage,
@@ -72,7 +71,10 @@ void require_same_blocks(const layout::Plan& plan, const Task& task) {
   }
   std::vector<std::string> names;
   for (const auto& block : task.blocks().blocks()) names.push_back(block.name);
-  layout::parse_cut(plan.stages.cut, names);
+  const auto& text = options.trainer.plan;
+  const auto places =
+      text.empty() ? layout::PlanPlaces() : layout::PlanPlaces(text, "trainer.plan");
+  layout::parse_cut(plan.stages.cut, names, places.of("stages.cut"));
 }
 
 // All ranks throw the same error, before any communication.
@@ -159,8 +161,8 @@ void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::
 
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
   require_same_model(plan, task);
+  require_same_blocks(options, plan, task);
   if (!is_pipeline(plan)) {
-    require_same_blocks(plan, task);
     require_tensor_axis_fits(options, plan, task);
     return;
   }
