@@ -72,7 +72,8 @@ TEST_F(LoraCommand, FineTunesWeightsOfHuggingFaceAndExportsThemMergedOrApart) {
   for (const auto& [name, bytes] : base) EXPECT_EQ(saved.at(name), bytes) << name;
   run("validate runs/run");
   run("sample runs/run --length 4");
-  run(train_ + " --trainer.max_steps=6 --trainer.ckpt_path=last");
+  EXPECT_THAT(run(train_ + " --trainer.max_steps=6 --trainer.ckpt_path=last --lora.dropout=0.1"),
+              HasSubstr("lora.dropout is 0.1, and was 0"));
   EXPECT_THAT(refusal(train_ + " --lora.alpha=3 --trainer.ckpt_path=last"),
               HasSubstr("are scaled in another way; got lora.alpha 3, lora.use_rslora false, "
                         "expected lora.alpha 16"));
@@ -134,6 +135,13 @@ TEST_F(LoraCommand, RefusesAdaptersThatDoNotFit) {
               HasSubstr("cannot write adapters for PEFT; got a model without adapters"));
   EXPECT_THAT(refusal("train --model.name=mlp --model.weights_sizes=true"),
               HasSubstr("model.weights_sizes needs weights of a language model"));
+  EXPECT_THAT(refusal(train_ + " --model.heads=8"),
+              HasSubstr("model.weights_sizes takes the sizes of model.weights, which has another "
+                        "model.heads; got 8, expected 4 (leave model.heads out)"));
+  run(train_ + " --run.name=same --model.heads=4 --trainer.max_steps=1");
+  EXPECT_THAT(run(start + " --run.name=none --model.weights_strict=false"),
+              HasSubstr("4 of the 4 tensors of adapters in both.safetensors are left out, because "
+                        "the model has no such adapters"));
 
   auto config = nlohmann::json::parse(read_file(folder_ / "adapter/adapter_config.json"));
   const auto refusal_with = [&](const std::string& key, const nlohmann::json& value) {

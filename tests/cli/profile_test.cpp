@@ -161,6 +161,22 @@ TEST_F(ProfileCommand, WritesPairsOfLayers) {
   EXPECT_EQ(blocks[1]["tensor"]["cuts_output"], false);
 }
 
+// A residual block of 16 channels: the first convolution and norm, and the second convolution.
+TEST_F(ProfileCommand, WritesWhatATensorAxisCutsOfConvolutions) {
+  const auto outcome = troika("profile --seconds=0" + kProfiledRun + " --model.name=resnet20");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto blocks = nlohmann::json::parse(read_file(folder_ / "profile.json"))["blocks"];
+  EXPECT_FALSE(blocks[0].contains("tensor")) << "the stem";
+  const auto& cut = blocks[1]["tensor"];
+  EXPECT_EQ(cut["units"], 16);
+  EXPECT_NEAR(cut["parameter_share"].get<double>(), 1 - 32.0 / (2 * 16 * 16 * 9 + 64), 1e-9);
+  EXPECT_EQ(cut["forward_sums"], 1);
+  EXPECT_EQ(cut["backward_sums"], 1);
+  EXPECT_EQ(cut["cuts_output"], false);
+  EXPECT_GT(cut["time_share"], 0.5);
+  EXPECT_GT(cut["saved_share"], 0.3);
+}
+
 TEST_F(ProfileCommand, ScalesToAPublishedDevice) {
   const auto here = troika("profile --seconds=0" + kProfiledRun);
   EXPECT_EQ(here.exit_code, 0) << here.err;

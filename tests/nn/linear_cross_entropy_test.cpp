@@ -80,6 +80,48 @@ TEST(LinearCrossEntropy, EqualsTheWholeComputation) {
   }
 }
 
+// PyTorch's label smoothing, and PaLM's z-loss, from their definitions.
+at::Tensor defined_loss(const TokenRows& at, const LossTerms& terms) {
+  const at::Tensor logits = at::linear(at.hidden, at.weight).flatten(0, -2);
+  const at::Tensor targets = at.targets.flatten(), counted = targets.ne(kIgnored);
+  const at::Tensor sums = logits.exp().sum(1).log();
+  const at::Tensor of_target = logits.gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  const at::Tensor rows = (1 - terms.label_smoothing) * (sums - of_target) +
+                          terms.label_smoothing * (sums - logits.mean(1)) +
+                          terms.z_loss * sums.square();
+  return rows.masked_select(counted).mean();
+}
+
+TEST(LinearCrossEntropy, WithTermsEqualsItsDefinition) {
+  const TokenRows one;
+  for (const LossTerms& terms :
+       {LossTerms{0.1, 0}, LossTerms{0, 1e-2}, LossTerms{0.3, 1e-2}, LossTerms{1, 0}}) {
+    SCOPED_TRACE(terms.label_smoothing);
+    const auto expected = gradients_of(one, defined_loss(one, terms));
+    const auto logits = at::linear(one.hidden, one.weight);
+    const OutputLoss asked{.targets = one.targets, .terms = terms};
+    for (const auto& loss :
+         {linear_cross_entropy(one.hidden, one.weight, one.targets, kIgnored, terms),
+          cross_entropy(logits, asked),
+          OutputLayer(std::make_shared<OutputLoss>(asked))(one.hidden, one.weight).front()}) {
+      const auto found = gradients_of(one, loss);
+      EXPECT_LT(difference(found.loss, expected.loss), 1e-10);
+      EXPECT_LT(difference(found.hidden, expected.hidden), 1e-10);
+      EXPECT_LT(difference(found.weight, expected.weight), 1e-10);
+    }
+    const at::NoGradGuard no_grad;
+    const auto alone = linear_cross_entropy(one.hidden, one.weight, one.targets, kIgnored, terms);
+    EXPECT_LT(difference(alone, expected.loss), 1e-10);
+    auto each = asked;
+    each.kind = OutputLoss::Kind::each;
+    const auto plain = at::cross_entropy_loss(logits.flatten(0, -2), one.targets.flatten(), {},
+                                              at::Reduction::None, kIgnored);
+    EXPECT_LT(difference(cross_entropy(logits, each), plain), 1e-12);
+    const auto rows = OutputLayer(std::make_shared<OutputLoss>(each))(one.hidden, one.weight);
+    EXPECT_LT(difference(rows[0], plain), 1e-12);
+  }
+}
+
 TEST(LinearCrossEntropy, KernelsRoundAsLibTorchDoes) {
   const TokenRows exact;
   const auto reference = gradients_of(exact, whole_loss(exact));

@@ -30,14 +30,19 @@ struct Case {
   std::string recompute = "none";
   int zero = 0;  // stage of ZeRO
   int64_t steps = 5;
+  nn::LossTerms terms = {};
 };
 
 // The micro-batches [first, first + count) of a step, of one sample each.
 class Samples : public MicroBatchSource {
  public:
-  Samples(const nn::ModelOptions& model, int64_t step, int64_t first, int64_t count)
-      : step_(step), first_(first), count_(count), uses_output_loss_(is_text(model)) {
-    if (is_text(model)) {
+  Samples(const Case& of, int64_t step, int64_t first, int64_t count)
+      : step_(step),
+        first_(first),
+        count_(count),
+        terms_(of.terms),
+        uses_output_loss_(is_text(of.model)) {
+    if (uses_output_loss_) {
       const auto text = (at::arange(kSamples * (kLength + 1), at::kLong) * 7 + step * 5) % kWords;
       const auto rows = text.view({kSamples, kLength + 1});
       inputs_ = rows.slice(1, 0, kLength);
@@ -51,7 +56,8 @@ class Samples : public MicroBatchSource {
   nn::Tensors inputs(int micro_batch) override { return {part(inputs_, micro_batch)}; }
   std::shared_ptr<const nn::OutputLoss> output_loss(int micro_batch) override {
     if (!uses_output_loss_) return nullptr;
-    return std::make_shared<nn::OutputLoss>(nn::OutputLoss{.targets = part(targets_, micro_batch)});
+    return std::make_shared<nn::OutputLoss>(
+        nn::OutputLoss{.targets = part(targets_, micro_batch), .terms = terms_});
   }
   at::Tensor loss(int micro_batch, nn::Tensors outputs) override {
     if (uses_output_loss_) return nn::only(std::move(outputs));
@@ -72,6 +78,7 @@ class Samples : public MicroBatchSource {
   }
 
   const int64_t step_, first_, count_;
+  const nn::LossTerms terms_;
   const bool uses_output_loss_;
   at::Tensor inputs_, targets_;
 };
@@ -103,7 +110,7 @@ Course train_alone(const Case& of) {
   };
   Course course;
   for (int64_t step = 0; step < of.steps; ++step) {
-    Samples samples(of.model, step, 0, kSamples);
+    Samples samples(of, step, 0, kSamples);
     model->zero_grad();
     double sum = 0;
     for (int i = 0; i < kSamples; ++i) {
@@ -122,7 +129,7 @@ Course train_alone(const Case& of) {
   for (const auto& [name, weight] : nn::named_parameters(*model)) course.weights[name] = weight;
   const at::NoGradGuard no_grad;
   model->eval();
-  Samples samples(of.model, 7, 0, kSamples);
+  Samples samples(of, 7, 0, kSamples);
   for (int i = 0; i < 3; ++i) {
     course.evaluated[std::to_string(i)] = model->forward(samples.inputs(i).front());
   }
@@ -161,7 +168,7 @@ void expect_equal_on(const comm::Group& world, const Case& of, std::shared_ptr<n
   const int64_t first = groups.data().rank() * micro_batches;
   const int tensor = groups.along(layout::Axis::tensor).size();
   for (size_t step = 0; step < expected.losses.size(); ++step) {
-    Samples samples(of.model, static_cast<int64_t>(step), first, micro_batches);
+    Samples samples(of, static_cast<int64_t>(step), first, micro_batches);
     pipeline.zero_grad();
     const auto losses = pipeline.run(samples);
     const auto sum = at::zeros({}, at::kDouble);
@@ -181,7 +188,7 @@ void expect_equal_on(const comm::Group& world, const Case& of, std::shared_ptr<n
     });
   }
   model->eval();
-  Inputs samples(of.model, 7, 0, kSamples);
+  Inputs samples(of, 7, 0, kSamples);
   pipeline.evaluate(samples, 3, [&](int i, nn::Tensors outputs) {
     expect_near(outputs.front(), expected.evaluated.at(std::to_string(i)), "outputs");
   });
@@ -278,6 +285,15 @@ TEST(PipelineOfShards, EqualsOneProcessOnEveryMeshOfUpToEightRanks) {
     }
   }
   EXPECT_EQ(meshes, 27);
+}
+
+TEST(PipelineOfShards, SmoothsLabelsAndAddsZLoss) {
+  for (const std::string mesh : {"pipeline=2 tensor=2", "pipeline=2"}) {
+    expect_one_process({.model = language("gpt", 0, true),
+                        .mesh = mesh,
+                        .steps = 2,
+                        .terms = {.label_smoothing = 0.2, .z_loss = 1e-2}});
+  }
 }
 
 TEST(PipelineOfShards, RecomputesBlocks) {

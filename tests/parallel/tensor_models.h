@@ -9,6 +9,7 @@
 #include <string>
 
 #include "troika/compat/torch.h"
+#include "troika/layout/box.h"
 #include "troika/nn/output_layer.h"
 #include "troika/nn/zoo.h"
 
@@ -18,6 +19,10 @@ using Named = std::map<std::string, at::Tensor>;
 
 inline constexpr double kTolerance = 1e-10;
 inline constexpr int64_t kBatch = 3, kLength = 8, kWords = 19;
+
+inline nn::ModelOptions images(const std::string& name, int64_t size, double dropout = 0) {
+  return {.name = name, .dropout = dropout, .num_classes = 5, .in_channels = 2, .image_size = size};
+}
 
 inline bool is_text(const nn::ModelOptions& options) {
   return nn::sample_kind(options.name) == nn::SampleKind::text;
@@ -55,7 +60,8 @@ inline std::shared_ptr<nn::Model> make(const nn::ModelOptions& options) {
   double phase = 0;
   for (auto& parameter : model->parameters()) {
     const auto numbers = at::sin(at::arange(parameter.numel(), at::kDouble) * 0.7 + ++phase);
-    parameter.add_(numbers.view_as(parameter), 0.1);
+    // Convolutions add up many channels.
+    if (parameter.dim() < 4) parameter.add_(numbers.view_as(parameter), 0.1);
   }
   return model;
 }
@@ -73,8 +79,9 @@ struct Batch {
 
 inline Batch batch_of(const nn::ModelOptions& options, int64_t step) {
   if (!is_text(options)) {
-    const auto numbers = at::arange(kBatch * 16, at::kDouble) + 100 * step;
-    return {numbers.sin().view({kBatch, 1, 4, 4}).requires_grad_(),
+    const layout::Dims shape{kBatch, options.in_channels, options.image_size, options.image_size};
+    const auto numbers = at::arange(c10::multiply_integers(shape), at::kDouble) + 100 * step;
+    return {numbers.sin().view(shape).requires_grad_(),
             (at::arange(kBatch, at::kLong) * 3 + step) % 5};
   }
   const auto text = (at::arange(kBatch * (kLength + 1), at::kLong) * 7 + step * 5) % kWords;
@@ -86,8 +93,9 @@ inline Batch batch_of(const nn::ModelOptions& options, int64_t step) {
 
 // The loss of the model's output layer or, where it has none or with `through_logits`, of its
 // logits.
-inline at::Tensor loss_of(nn::Model& model, const Batch& batch, bool through_logits = false) {
-  const nn::OutputLoss loss{.targets = batch.targets};
+inline at::Tensor loss_of(nn::Model& model, const Batch& batch, bool through_logits = false,
+                          const nn::LossTerms& terms = {}) {
+  const nn::OutputLoss loss{.targets = batch.targets, .terms = terms};
   if (through_logits || !model.has_output_layer()) {
     return nn::cross_entropy(model.forward(batch.inputs), loss);
   }

@@ -203,11 +203,12 @@ TEST(TensorParallel, RefusesSizesThatCannotBeCut) {
 }
 
 TEST(TensorParallel, RefusesModulesWithoutARule) {
-  const nn::ModelOptions resnet{.name = "resnet20"};
-  EXPECT_TRUE(split_table(resnet).empty());
-  expect_refused(2, resnet, split_table(resnet),
-                 "[parallel] block stem cannot be cut over the tensor axis; got no rule for conv1, "
-                 "expected a rule in the table for each module with parameters or dropout");
+  const nn::ModelOptions unet{.name = "unet", .image_size = 32, .base_width = 2};
+  EXPECT_TRUE(split_table(unet).empty());
+  expect_refused(2, unet, split_table(unet),
+                 "[parallel] block encoder.0.0 cannot be cut over the tensor axis; got no rule for "
+                 "encoder.0.0.conv, expected a rule in the table for each module with parameters "
+                 "or dropout");
   const auto options = mlp(1, 0.5);
   expect_refused(2, options, {{"layers.*", Split::column}, {"head", Split::row}},
                  "[parallel] module dropout.0 cannot be cut over the tensor axis; got no rule for "
@@ -216,7 +217,8 @@ TEST(TensorParallel, RefusesModulesWithoutARule) {
   expect_refused(2, options,
                  {{"layers.*", Split::column}, {"dropout.*", Split::row}, {"head", Split::row}},
                  "[parallel] module dropout.0 cannot be cut by the rule for dropout.0; got "
-                 "troika::nn::Dropout, expected an nn::Linear or nn::Conv1D");
+                 "troika::nn::Dropout, expected an nn::Linear, nn::Conv1D, or nn::Conv2d of "
+                 "one group");
 }
 
 TEST(TensorParallel, RefusesTokensThatCannotBeCut) {

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/parallel/tensor_models.h"
+#include "tests/parallel/tensor_courses.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/comm/world/mesh_groups.h"
@@ -17,110 +17,6 @@
 
 namespace troika::parallel::tensor_test {
 namespace {
-
-// One training run, on one process or as each rank of an axis sees it.
-struct Course {
-  at::Tensor outputs, evaluated, predicted, input_gradient;  // before the first step
-  Named gradients;                                           // whole, of the first step
-  double gradient_squares = 0;
-  std::vector<double> losses;
-  Named weights;  // whole, after the last step
-};
-
-struct Case {
-  nn::ModelOptions model;
-  bool sequence = false;
-  std::string recompute = "none";
-};
-
-Course train(nn::Model& model, const nn::ModelOptions& options, TensorParallel* tensor) {
-  const auto whole = [&](const std::string& name, const at::Tensor& shard) {
-    return tensor ? tensor->gather(name, shard) : shard.detach().clone();
-  };
-  Course course;
-  {
-    const at::NoGradGuard no_grad;
-    model.eval();
-    const auto batch = batch_of(options, 7);
-    course.outputs = model.forward(batch.inputs);
-    if (model.has_output_layer()) {
-      const auto each = model.forward(
-          {batch.inputs}, std::make_shared<const nn::OutputLoss>(nn::OutputLoss{
-                              .targets = batch.targets, .kind = nn::OutputLoss::Kind::each}));
-      course.evaluated = each[0];
-      course.predicted = each[1];
-    }
-    model.train();
-  }
-  std::vector<at::Tensor> trained;
-  for (const auto& [name, parameter] : nn::trained_parameters(model)) trained.push_back(parameter);
-  const auto optimizer = optim::make_optimizer(trained, {.name = "adamw", .lr = 0.01});
-  for (int64_t step = 0; step < 20; ++step) {
-    const nn::KeyedDraws draws({static_cast<uint64_t>(step), {0, 1, 2}});
-    const auto batch = batch_of(options, step);
-    const auto loss = loss_of(model, batch, /*through_logits=*/step % 2 == 1);
-    loss.backward();
-    if (tensor) tensor->finish_backward();
-    course.losses.push_back(loss.item<double>());
-    if (step == 0) {
-      if (batch.inputs.grad().defined()) course.input_gradient = batch.inputs.grad().clone();
-      for (const auto& [name, parameter] : nn::trained_parameters(model)) {
-        course.gradients[name] = whole(name, parameter.grad());
-      }
-      for (const auto& [name, gradient] : course.gradients) {
-        course.gradient_squares += gradient.square().sum().item<double>();
-      }
-      if (tensor) course.gradient_squares = tensor->gradient_squares();
-    }
-    optimizer->step();
-    model.zero_grad();
-  }
-  for (const auto& [name, parameter] : nn::named_parameters(model)) {
-    course.weights[name] = whole(name, parameter);
-  }
-  return course;
-}
-
-void expect_equal(const Course& found, const Course& expected) {
-  expect_near(found.outputs, expected.outputs, "outputs");
-  expect_near(found.evaluated, expected.evaluated, "evaluated losses");
-  if (expected.predicted.defined()) {
-    EXPECT_TRUE(found.predicted.equal(expected.predicted));
-  }
-  expect_near(found.input_gradient, expected.input_gradient, "gradient of the input");
-  EXPECT_NEAR(found.gradient_squares, expected.gradient_squares, kTolerance);
-  for (const auto& [name, gradient] : expected.gradients) {
-    expect_near(found.gradients.at(name), gradient, "gradient of " + name);
-  }
-  for (size_t step = 0; step < expected.losses.size(); ++step) {
-    EXPECT_NEAR(found.losses[step], expected.losses[step], kTolerance) << step;
-  }
-  for (const auto& [name, weight] : expected.weights) {
-    expect_near(found.weights.at(name), weight, name);
-  }
-}
-
-void expect_one_process(const Case& of, std::vector<int> sizes = {1, 2, 4}) {
-  torch::manual_seed(1);
-  const auto alone = make(of.model);
-  const auto expected = train(*alone, of.model, nullptr);
-  for (const int ranks : sizes) {
-    SCOPED_TRACE(of.model.name + " on " + std::to_string(ranks) + " ranks");
-    torch::manual_seed(1);
-    std::vector<std::shared_ptr<nn::Model>> models;
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (rank == 1) torch::manual_seed(2);  // other ranks get the parameters of rank 0
-      models.push_back(make(of.model));
-    }
-    comm::local::run(ranks, [&](const comm::Group& group) {
-      auto& model = *models[static_cast<size_t>(group.rank())];
-      const auto blocks = model.blocks().size();
-      const auto recomputed = nn::recompute(model, nn::recompute_plan(of.recompute, blocks));
-      TensorParallel tensor(model, group, split_table(of.model), {.sequence = of.sequence});
-      expect_equal(train(model, of.model, &tensor), expected);
-    });
-  }
-}
 
 TEST(TensorParallel, OfMlpsEqualsOneProcess) {
   for (const int64_t layers : {0, 1, 2, 3}) {
@@ -151,6 +47,18 @@ TEST(TensorParallel, CutsTokensBetweenLayers) {
   }
 }
 
+// 19 words are cut unevenly over 2 and 4 ranks.
+TEST(TensorParallel, SmoothsLabelsAndAddsZLoss) {
+  for (const nn::LossTerms& terms : {nn::LossTerms{0.1, 0}, {0, 1e-2}, {0.2, 1e-2}}) {
+    for (const bool sequence : {false, true}) {
+      expect_one_process({.model = language("llama", 0, true, 2),
+                          .sequence = sequence,
+                          .steps = 4,
+                          .terms = terms});
+    }
+  }
+}
+
 TEST(TensorParallel, RecomputesBlocks) {
   for (const bool sequence : {false, true}) {
     expect_one_process(
@@ -168,6 +76,22 @@ TEST(TensorParallel, OfAdaptersEqualsOneProcess) {
     expect_one_process({.model = model});
     if (!is_text(model)) continue;
     expect_one_process({.model = model, .sequence = true, .recompute = "full"}, {2});
+  }
+}
+
+// Every rank has the whole layers and their adapters, and computes its tokens.
+TEST(TensorParallel, OfAdaptersBesideLayersOfTokensEqualsOneProcess) {
+  auto model = language("llama", 0, true, 4);
+  model.lora = {.rank = 3, .alpha = 6, .dropout = 0.3};
+  SplitTable table;
+  for (auto rule : split_table(model)) {
+    const bool is_mlp = rule.module.find(".mlp") != std::string::npos;
+    if (is_mlp && rule.split == Split::input) continue;
+    if (is_mlp) rule = {rule.module, Split::tokens};
+    table.push_back(rule);
+  }
+  for (const bool sequence : {false, true}) {
+    expect_one_process({.model = model, .sequence = sequence, .table = table}, {2, 4});
   }
 }
 

@@ -1,6 +1,7 @@
 // Tasks that ask a language model for its loss, against the loss of its logits.
 #include <gtest/gtest.h>
 
+#include "tests/support/errors.h"
 #include "troika/base/memory.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
@@ -44,6 +45,33 @@ TEST_F(LanguageTask, TrainsOnTheLossOfTheLogits) {
   EXPECT_NEAR(loss.item<double>(),
               loss_of(model_->forward(batch_["inputs"]), at::Reduction::Mean).item<double>(),
               1e-12);
+}
+
+// Validations report the perplexity of the model, whatever it was trained on.
+TEST_F(LanguageTask, AddsTermsInTrainingAlone) {
+  Task task(model_), plain(model_);
+  task.use_loss_terms({0.1, 1e-2});
+  const auto logits = model_->forward(batch_["inputs"]).flatten(0, -2);
+  const auto targets = batch_["targets"].flatten();
+  const auto sums = logits.logsumexp(1).masked_select(targets.ne(metrics::kIgnored));
+  const auto expected =
+      at::cross_entropy_loss(logits, targets, {}, at::Reduction::Mean, metrics::kIgnored, 0.1) +
+      1e-2 * sums.square().mean();
+  EXPECT_NEAR(task.training_step(batch_).item<double>(), expected.item<double>(), 1e-12);
+  const at::NoGradGuard no_grad;
+  Evaluation found, alone;
+  task.validation_step(batch_, found);
+  plain.validation_step(batch_, alone);
+  EXPECT_EQ(found.loss.compute().item<double>(), alone.loss.compute().item<double>());
+}
+
+TEST_F(LanguageTask, RefusesTermsOfAnotherLoss) {
+  Task task(model_, [](const at::Tensor& outputs, const at::Tensor&) { return outputs.sum(); });
+  task.use_loss_terms({});
+  EXPECT_ERROR(task.use_loss_terms({.z_loss = 1e-4}), ErrorKind::usage,
+               "[train] label smoothing and z-loss are terms of the cross entropy; got "
+               "trainer.label_smoothing or trainer.z_loss, and a task with its own loss, expected "
+               "neither, or a task without its own loss");
 }
 
 TEST_F(LanguageTask, ValidatesOnTheLossOfTheLogits) {

@@ -3,7 +3,10 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/checkpointed_runs.h"
+#include "troika/checkpoint/safetensors.h"
 #include "troika/nn/lora.h"
+#include "troika/train/options/checkpoint_options.h"
+#include "troika/train/options/weight_sizes.h"
 #include "troika/train/task/replicated_task.h"
 
 namespace troika::train {
@@ -110,6 +113,26 @@ TEST_F(LoraRun, StagesMayHaveNoAdapters) {
 
 // Any layout resumes from the checkpoint of any other. A checkpoint has the whole model, and states
 // of the optimizer for adapters only.
+// Of a version with an option that this one does not have.
+TEST_F(LoraRun, AnUnknownOptionOfACheckpointIsNoReasonToRefuseIt) {
+  const auto model = sizes_of("llama+lora");
+  const auto file = folder_ / "of-another.safetensors";
+  const auto save = [&](const std::string& options) {
+    checkpoint::save_safetensors(file, {{"weight", at::zeros({1})}}, {{kOptionsKey, options}});
+  };
+  save("[lora]\nrank = 2\nalpha = 5\n");
+  EXPECT_ERROR(require_same_scaling(model, file), ErrorKind::usage,
+               "[train] the adapters of " + file.string() +
+                   " are scaled in another way; got lora.alpha 4, lora.use_rslora false, expected "
+                   "lora.alpha 5, lora.use_rslora false");
+  save("[lora]\nrank = 2\nalpha = 5\nno_longer_known = 1\n");
+  testing::internal::CaptureStderr();
+  EXPECT_NO_THROW(require_same_scaling(model, file));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("the scaling of the adapters of " + file.string() +
+                                 " cannot be compared"));
+}
+
 TEST_F(LoraRun, CheckpointsBelongToTheModel) {
   auto options = on({"3d", "3d", 8, 2, 2});
   options.run.folder = (folder_ / "first").string();

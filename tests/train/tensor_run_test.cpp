@@ -45,6 +45,34 @@ TEST_F(TensorRun, EqualsOneProcess) {
   }
 }
 
+// Batch norms have statistics of both replicas, and a rank has those of its channels.
+TEST_F(TensorRun, OfImagesEqualsOneProcess) {
+  options_.optimizer.name = "sgd";
+  options_.trainer.sync_batchnorm = true;
+  const auto alone = fit(options_, 1, "resnet20");
+  const auto found = fit(cut(2), 4, "resnet20");
+  expect_same_course(found, alone, "resnet20");
+  for (const auto& [name, tensor] : alone.state) {
+    EXPECT_TRUE(found.state.at(name).allclose(tensor, 1e-10, 1e-10)) << name;
+  }
+}
+
+// The last stage of a pipeline computes the loss, and several ranks of a tensor axis do together.
+TEST_F(TensorRun, SmoothsLabelsAndAddsZLoss) {
+  options_.trainer.loss_terms = {.label_smoothing = 0.2, .z_loss = 1e-2};
+  options_.trainer.max_epochs = 1;
+  const auto alone = fit(accumulating(2), 1, "llama");
+  for (const std::string strategy : {"tp", "3d", "1f1b"}) {
+    auto options = options_;
+    options.trainer.strategy = strategy;
+    if (strategy == "tp") options.trainer.accumulate_grad_batches = 2;
+    if (strategy != "tp") options.pipeline.micro_batches = 2;
+    if (strategy != "1f1b") options.mesh.tensor = 2;
+    if (strategy == "3d") options.mesh.pipeline = 2;
+    expect_same_course(fit(options, strategy == "3d" ? 4 : 2, "llama"), alone, strategy);
+  }
+}
+
 TEST_F(TensorRun, EqualsOneProcessInOtherMeshes) {
   const auto alone = fit(accumulating(3), 1, "llama");
   for (const auto& [axes, sequence] :
@@ -158,6 +186,26 @@ TEST_F(TensorRun, CheckpointsBelongToTheModel) {
   }
 }
 
+// With the running statistics of cut batch norms.
+TEST_F(TensorRun, CheckpointsOfImagesBelongToTheModel) {
+  auto options = cut(2);
+  options.run.folder = (folder_ / "first").string();
+  options.trainer.max_steps = 2;
+  const auto course = fit(options, 4, "resnet20");
+  auto latest = folder_ / "first/run/checkpoints/last";
+  const auto expected = kept(latest);
+  for (const auto& [name, tensor] : course.state) {
+    EXPECT_TRUE(expected.at("model." + name).equal(tensor)) << name;
+  }
+  for (const std::string strategy : {"ddp", "3d", "tp", "zero3", "tp"}) {
+    auto next = options_;
+    next.trainer.strategy = strategy;
+    if (strategy == "3d") next.mesh.pipeline = 2;
+    if (strategy == "tp" || strategy == "3d") next.mesh.tensor = 2;
+    latest = pass_on(latest, next, strategy == "3d" ? 4 : 2, "resnet20");
+  }
+}
+
 // The ranks of a tensor axis have had the same samples, which count once.
 TEST_F(TensorRun, AnotherMeshGoesOnWithTheLossOfTheEpoch) {
   auto options = options_;
@@ -199,7 +247,7 @@ TEST_F(TensorRun, RefusesWhatDoesNotDivide) {
   expect_refused(cut(4), 4, "gpt", "2 heads, 4 ranks");
   expect_refused(cut(4), 4, "mlp", "6 outputs, 4 ranks");
   expect_refused(cut(2), 3, "gpt", "mesh.tensor and mesh.data do not fit the ranks of this run");
-  expect_refused(cut(2), 2, "resnet20", "no rule for");
+  expect_refused(cut(3), 3, "resnet20", "16 channels, 3 ranks");
 }
 
 // Before the run begins, and so before the layers are cut.

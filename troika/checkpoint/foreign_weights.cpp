@@ -139,8 +139,16 @@ void take_weights(torch::nn::Module& module, const std::filesystem::path& path, 
   if (std::ranges::none_of(given, is_of_adapter)) std::erase_if(own, is_of_adapter);
   if (!strict) {
     const size_t all = own.size();
+    const auto adapters = std::ranges::count_if(given, is_of_adapter);
     std::string left;
     keep_common(own, given, left);
+    const auto taken = std::ranges::count_if(given, is_of_adapter);
+    if (taken < adapters) {
+      log::warn(
+          "{} of the {} tensors of adapters in {} are left out, because the model has no such "
+          "adapters (lora.rank and lora.target_modules add them)",
+          adapters - taken, adapters, path.string());
+    }
     if (own.empty()) {
       throw Error("checkpoint", ErrorKind::usage,
                   {.what = "no tensor of " + path.string() + " fits the model", .got = left});

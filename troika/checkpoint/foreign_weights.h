@@ -33,8 +33,9 @@ NamedTensors adapt_foreign(const NamedTensors& tensors, const NamedTensors& mode
 
 // Loads load_weights(path), under any of these names, into the module of a new run. Unless
 // `strict`, tensors that are missing in the file or have another shape keep their values, and are
-// logged. Adapters (nn/lora.h) keep their values if the file has none. Throws Error(usage) naming
-// the tensors that do not match (with `strict`), or if none match.
+// logged, and so is that adapters in the file are left out. Adapters (nn/lora.h) keep their values
+// if the file has none. Throws Error(usage) naming the tensors that do not match (with `strict`),
+// or if none match.
 void take_weights(torch::nn::Module& module, const std::filesystem::path& path, bool strict);
 
 }  // namespace troika::checkpoint

@@ -37,10 +37,9 @@ int64_t add_alexnet_features(Model& model, const ModelOptions& options) {
   int64_t in = options.in_channels;
   for (const AlexnetConv& spec : kAlexnetConvolutions) {
     const std::string name = fmt::format("features.{}", spec.number);
-    auto conv =
-        model.place(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(in, spec.out, spec.kernel)
-                                                .stride(spec.stride)
-                                                .padding(spec.padding)));
+    auto conv = model.place(name, Conv2d(torch::nn::Conv2dOptions(in, spec.out, spec.kernel)
+                                             .stride(spec.stride)
+                                             .padding(spec.padding)));
     model.add_block({name, {name}, {}, [=](const at::Tensor& input) {
                        if (spec.number == 0) check_images(input, options);
                        const at::Tensor features = conv->forward(input).relu_();

@@ -35,7 +35,7 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
   if (is_training() && training_) return training_(*this, input);
   const double momentum = count_batch();
-  return torch::nn::functional::batch_norm(input, running_mean, running_var,
+  return torch::nn::functional::batch_norm(input, own_mean(), own_var(),
                                            torch::nn::functional::BatchNormFuncOptions()
                                                .weight(weight)
                                                .bias(bias)
@@ -57,8 +57,8 @@ at::Tensor BatchNormImpl::forward_relu(const at::Tensor& input) {
   return batch_norm_relu({.input = input,
                           .weight = weight,
                           .bias = bias,
-                          .running_mean = running_mean,
-                          .running_var = running_var,
+                          .running_mean = own_mean(),
+                          .running_var = own_var(),
                           .momentum = count_batch(),
                           .eps = options.eps()});
 }
@@ -67,12 +67,19 @@ void BatchNormImpl::pretty_print(std::ostream& stream) const {
   stream << "troika::nn::BatchNorm(" << options.num_features() << ")";
 }
 
+at::Tensor BatchNormImpl::own(const at::Tensor& statistics) const {
+  if (!part_ || !statistics.defined()) return statistics;
+  const int64_t channels = statistics.size(0) / part_->count;
+  return statistics.narrow(0, part_->index * channels, channels);
+}
+
 void BatchNormImpl::_check_input_dim(const at::Tensor& input) {
-  if (input.dim() >= 2 && input.size(1) == options.num_features()) return;
+  const int64_t channels = options.num_features() / (part_ ? part_->count : 1);
+  if (input.dim() >= 2 && input.size(1) == channels) return;
   throw Error("nn", ErrorKind::usage,
               {.what = "batch norm cannot read this input",
                .got = fmt::format("shape [{}]", fmt::join(input.sizes(), ", ")),
-               .expected = fmt::format("[batch, {}, ...]", options.num_features())});
+               .expected = fmt::format("[batch, {}, ...]", channels)});
 }
 
 }  // namespace troika::nn

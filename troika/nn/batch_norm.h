@@ -7,6 +7,9 @@
 
 #include <functional>
 #include <iosfwd>
+#include <optional>
+
+#include "troika/nn/hooked.h"
 
 namespace troika::nn {
 
@@ -42,6 +45,16 @@ class BatchNormImpl
   void set_training(Training training) { training_ = std::move(training); }
   const Training& training() const { return training_; }
 
+  // The inputs, the weight and the bias are those of a part of the channels from now on; nothing:
+  // of all. The running statistics stay those of all channels; only the part's are read and
+  // updated. `part.dim` is not used.
+  void use_part(const std::optional<EqualPart>& part) { part_ = part; }
+  const std::optional<EqualPart>& part() const { return part_; }
+  // Return the running statistics of the layer's channels, in the memory of the buffers; undefined
+  // without.
+  at::Tensor own_mean() const { return own(running_mean); }
+  at::Tensor own_var() const { return own(running_var); }
+
   void pretty_print(std::ostream& stream) const override;
 
  private:
@@ -49,11 +62,13 @@ class BatchNormImpl
   // Counts a batch in training. Returns the momentum with which the batch enters the running
   // statistics.
   double count_batch();
+  at::Tensor own(const at::Tensor& statistics) const;
   void _check_input_dim(const at::Tensor& input) override;
   void take_over(const at::Tensor& new_weight, const at::Tensor& new_bias,
                  const at::Tensor& new_mean, const at::Tensor& new_var, const at::Tensor& count);
 
   Training training_;
+  std::optional<EqualPart> part_;
 };
 TORCH_MODULE(BatchNorm);
 

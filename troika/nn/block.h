@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -97,5 +98,10 @@ struct Block {
   std::vector<std::string> takes = {kPassing};
   std::vector<std::string> gives = {kPassing};
 };
+
+// Whether `name` is that of `module` or of something below it.
+bool is_within(std::string_view module, std::string_view name);
+// Whether a block owns the module or tensor of this name.
+bool owns(const Block& block, std::string_view name);
 
 }  // namespace troika::nn

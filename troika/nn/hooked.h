@@ -26,8 +26,8 @@ class Hooked {
 
   // The module uses hook(input) in place of its input.
   void hook_input(Hook hook) { input_ = std::move(hook); }
-  // A linear layer uses hook(product) in place of the product of its input and its weight, before
-  // it adds its bias. Only linear layers call it.
+  // A linear layer or convolution uses hook(product) in place of the product of its input and its
+  // weight, before it adds its bias. Only these layers call it.
   void hook_product(Hook hook) { product_ = std::move(hook); }
   void unhook() { input_ = product_ = nullptr; }
   // A linear layer adds branch(input) to the product of its input and its weight: after the hook of

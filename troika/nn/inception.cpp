@@ -24,17 +24,17 @@ using Extent = std::array<int64_t, 2>;  // rows, columns
 class BasicConv : public torch::nn::Module {
  public:
   BasicConv(int64_t in, int64_t out, Extent kernel, int64_t stride, Extent padding)
-      : conv_(register_module(
-            "conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, {kernel[0], kernel[1]})
-                                          .stride(stride)
-                                          .padding({padding[0], padding[1]})
-                                          .bias(false)))),
+      : conv_(
+            register_module("conv", Conv2d(torch::nn::Conv2dOptions(in, out, {kernel[0], kernel[1]})
+                                               .stride(stride)
+                                               .padding({padding[0], padding[1]})
+                                               .bias(false)))),
         bn_(register_module("bn", BatchNorm(torch::nn::BatchNormOptions(out).eps(1e-3)))) {}
 
   at::Tensor forward(const at::Tensor& input) { return conv_norm_relu(*conv_, *bn_, input); }
 
  private:
-  torch::nn::Conv2d conv_;
+  Conv2d conv_;
   BatchNorm bn_;
 };
 
@@ -203,7 +203,7 @@ int64_t add_stem(Model& model, const ModelOptions& options) {
 // +-2, twenty standard deviations away, which has no effect.
 void init_weights(torch::nn::Module& module) {
   for (const auto& child : module.modules(/*include_self=*/false)) {
-    if (auto* conv = child->as<torch::nn::Conv2d>()) {
+    if (auto* conv = child->as<Conv2d>()) {
       torch::nn::init::normal_(conv->weight, 0.0, 0.1);
     } else if (auto* linear = child->as<torch::nn::Linear>()) {
       torch::nn::init::normal_(linear->weight, 0.0, 0.1);

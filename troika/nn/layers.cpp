@@ -8,13 +8,12 @@
 
 namespace troika::nn {
 
-torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
-  return torch::nn::Conv2d(
+Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
+  return Conv2d(
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, BatchNormImpl& norm,
-                          const at::Tensor& input) {
+at::Tensor conv_norm_relu(Conv2dImpl& conv, BatchNormImpl& norm, const at::Tensor& input) {
   return norm.forward_relu(conv.forward(input));
 }
 

@@ -2,23 +2,22 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/modules/conv.h>
 
 #include <cstdint>
 #include <string>
 
 #include "troika/nn/batch_norm.h"
+#include "troika/nn/convolution.h"
 #include "troika/nn/zoo.h"
 
 namespace troika::nn {
 
 // A convolution without bias, for use before a batch norm, with padding kernel / 2: at stride 1 the
 // image keeps its size.
-torch::nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1);
+Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1);
 
 // Returns relu(norm(conv(input))) in a new tensor; does not modify the input.
-at::Tensor conv_norm_relu(torch::nn::Conv2dImpl& conv, BatchNormImpl& norm,
-                          const at::Tensor& input);
+at::Tensor conv_norm_relu(Conv2dImpl& conv, BatchNormImpl& norm, const at::Tensor& input);
 
 // Initialises every convolution below `module` from N(0, 2 / (out_channels * kernel area)), with
 // bias zero: the "fan out" mode of He et al. 2015, as in torchvision's ResNet and VGG.

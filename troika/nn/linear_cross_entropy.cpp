@@ -60,8 +60,8 @@ TORCH_LIBRARY_IMPL(troika, CPU, library) {
 
 // Replaces logits by gradients; returns the sum of the losses in float64.
 at::Tensor take_gradient(at::Tensor& logits, const at::Tensor& targets, int64_t ignored,
-                         double scale) {
-  if (kernels::takes(logits)) {
+                         const LossTerms& terms, double scale) {
+  if (terms.is_plain() && kernels::takes(logits)) {
     static const auto op =
         c10::Dispatcher::singleton()
             .findSchemaOrThrow("troika::softmax_gradient_", "")
@@ -74,11 +74,21 @@ at::Tensor take_gradient(at::Tensor& logits, const at::Tensor& targets, int64_t 
   const at::Tensor ignores = targets.eq(ignored);
   const at::Tensor column = targets.masked_fill(ignores, 0).unsqueeze(1);
   at::Tensor scores = at::log_softmax(logits, 1, type);
-  const at::Tensor losses = scores.gather(1, column).squeeze(1).masked_fill_(ignores, 0);
+  const at::Tensor of_target = scores.gather(1, column).squeeze(1);
+  const double of_each = terms.label_smoothing / static_cast<double>(logits.size(1));
+  at::Tensor losses = of_target * (terms.label_smoothing - 1);
+  if (terms.label_smoothing != 0) losses.sub_(scores.sum(1), of_each);
   scores.exp_();
-  scores.scatter_add_(1, column, at::full_like(column, -1, scores.options()));
+  if (terms.z_loss != 0) {
+    const auto sums = logits.gather(1, column).squeeze(1).to(type) - of_target;  // logsumexp
+    losses.add_(sums.square(), terms.z_loss);
+    scores.mul_((sums * (2 * terms.z_loss) + 1).unsqueeze(1));
+  }
+  if (terms.label_smoothing != 0) scores.sub_(of_each);
+  scores.scatter_add_(1, column,
+                      at::full_like(column, terms.label_smoothing - 1, scores.options()));
   logits.copy_(scores.mul_(scale).masked_fill_(ignores.unsqueeze(1), 0));
-  return losses.sum(at::kDouble).neg_();
+  return losses.masked_fill_(ignores, 0).sum(at::kDouble);
 }
 
 // Throws with LibTorch's own message.
@@ -141,7 +151,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& targets, int64_t ignored,
-                            at::ScalarType compute) {
+                            const LossTerms& terms, at::ScalarType compute) {
     // Autocast would cast the operands again.
     const compat::AutocastGuard in_own_type(hidden.device().type(), {});
     const at::Tensor left = hidden.detach().to(compute), right = weight.detach().to(compute);
@@ -159,7 +169,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       at::Tensor logits = buffer.slice(0, 0, end - begin);
       // Writes into existing tensors: a compat::ProductHook would keep newly made ones.
       at::mm_out(logits, part, right.t());
-      loss.add_(take_gradient(logits, targets.slice(0, begin, end), ignored, 1 / count));
+      loss.add_(take_gradient(logits, targets.slice(0, begin, end), ignored, terms, 1 / count));
       if (of_hidden.defined()) {
         at::Tensor gradient = of_hidden.slice(0, begin, end);
         at::mm_out(gradient, logits, right);
@@ -189,7 +199,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       if (!is_one) gradient = is_only ? gradient.mul_(factor) : gradient.mul(factor);
       return gradient.to(context->saved_data[type].toScalarType());
     };
-    return {scaled(0, "hidden"), scaled(1, "weight"), {}, {}, {}};
+    return {scaled(0, "hidden"), scaled(1, "weight"), {}, {}, {}, {}};
   }
 };
 
@@ -204,11 +214,16 @@ int64_t linear_cross_entropy_rows(int64_t classes) {
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
-                                const at::Tensor& targets, int64_t ignored) {
+                                const at::Tensor& targets, int64_t ignored,
+                                const LossTerms& terms) {
   const auto rows = rows_of(hidden, weight, targets, ignored);
+  const auto compute = compat::compute_type(hidden);
   if (at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad())) {
-    return LinearCrossEntropy::apply(rows.hidden, weight, rows.targets, ignored,
-                                     compat::compute_type(hidden));
+    return LinearCrossEntropy::apply(rows.hidden, weight, rows.targets, ignored, terms, compute);
+  }
+  if (!terms.is_plain()) {
+    return LinearCrossEntropy::apply(rows.hidden.detach(), weight.detach(), rows.targets, ignored,
+                                     terms, compute);
   }
   const auto losses = linear_cross_entropy_of_rows(hidden, weight, targets, ignored).losses;
   const auto count = rows.targets.ne(ignored).sum();

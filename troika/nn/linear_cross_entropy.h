@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "troika/nn/loss_terms.h"
+
 namespace troika::nn {
 
 // Whether linear_cross_entropy() supports this tensor's type or, if autocast is on, autocast's
@@ -10,8 +12,9 @@ namespace troika::nn {
 // scale is applied.
 bool takes_linear_cross_entropy(const at::Tensor& hidden);
 
-// Returns the mean cross entropy of logits = hidden weight^T, a tensor of one element, in float32
-// or float64. `hidden` is [..., width], `weight` [classes, width] on the same device, `targets`
+// Returns the mean cross entropy, with `terms`, of logits = hidden weight^T, a tensor of one
+// element, in float32 or float64. `hidden` is [..., width], `weight` [classes, width] on the same
+// device, `targets`
 // [...] of Long: class numbers, or `ignored` for targets to skip. The mean is NaN if all targets
 // are skipped.
 //
@@ -23,13 +26,14 @@ bool takes_linear_cross_entropy(const at::Tensor& hidden);
 // summed in at least float32. Requires takes_linear_cross_entropy(). Throws LibTorch's errors for
 // shapes that do not match and, on the CPU, for a target that is not a class number.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
-                                const at::Tensor& targets, int64_t ignored);
+                                const at::Tensor& targets, int64_t ignored,
+                                const LossTerms& terms = {});
 
 // Returns the number of rows computed at a time.
 int64_t linear_cross_entropy_rows(int64_t classes);
 
-// The loss of each row and the class of its greatest logit, [rows] each, in the order of
-// hidden.flatten(0, -2). Computed without gradients; otherwise as linear_cross_entropy().
+// The plain cross entropy of each row and the class of its greatest logit, [rows] each, in the
+// order of hidden.flatten(0, -2). Computed without gradients; otherwise as linear_cross_entropy().
 struct RowLosses {
   at::Tensor losses;
   at::Tensor predictions;  // of Long

@@ -56,11 +56,7 @@ std::optional<Layer> as_layer(const std::string& name, const ModulePointer& modu
 // Whether the last block's output layer reads the weights of this module, whose forward pass is
 // then not called.
 bool is_of_output_layer(const Model& model, const std::string& name) {
-  if (!model.has_output_layer()) return false;
-  const auto& owns = model.blocks().back().owns;
-  return std::ranges::any_of(owns, [&](const std::string& owned) {
-    return name == owned || name.starts_with(owned + ".");
-  });
+  return model.has_output_layer() && owns(model.blocks().back(), name);
 }
 
 // The layers of a model that can have adapters, and the names of the other modules.

@@ -17,15 +17,6 @@ namespace troika::nn {
 
 namespace {
 
-bool covers(std::string_view owned, std::string_view name) {
-  return name.starts_with(owned) && (name.size() == owned.size() || name[owned.size()] == '.');
-}
-
-bool owns(const Block& block, std::string_view name) {
-  return std::any_of(block.owns.begin(), block.owns.end(),
-                     [&](const std::string& owned) { return covers(owned, name); });
-}
-
 void collect_modules(const torch::nn::Module& module, const std::string& prefix,
                      std::set<std::string>& names) {
   for (const auto& child : module.named_children()) {
@@ -92,6 +83,15 @@ void verify_flow(const Block& block, const std::vector<std::string>& names, cons
 }
 
 }  // namespace
+
+bool is_within(std::string_view module, std::string_view name) {
+  return name.starts_with(module) && (name.size() == module.size() || name[module.size()] == '.');
+}
+
+bool owns(const Block& block, std::string_view name) {
+  return std::ranges::any_of(block.owns,
+                             [&](const std::string& owned) { return is_within(owned, name); });
+}
 
 at::Tensor only(Tensors tensors) {
   if (tensors.size() == 1) return std::move(tensors.front());

@@ -12,10 +12,16 @@ const std::vector<std::string>& OutputLoss::gives() const {
 
 at::Tensor cross_entropy(const at::Tensor& logits, const OutputLoss& loss) {
   const auto type = at::promote_types(logits.scalar_type(), at::kFloat);
-  return at::cross_entropy_loss(
-      logits.flatten(0, -2).to(type), loss.targets.flatten(), /*weight=*/{},
-      loss.kind == OutputLoss::Kind::mean ? at::Reduction::Mean : at::Reduction::None,
-      loss.ignored);
+  const at::Tensor rows = logits.flatten(0, -2).to(type), targets = loss.targets.flatten();
+  if (loss.kind == OutputLoss::Kind::each) {
+    return at::cross_entropy_loss(rows, targets, /*weight=*/{}, at::Reduction::None, loss.ignored);
+  }
+  const at::Tensor mean = at::cross_entropy_loss(rows, targets, /*weight=*/{}, at::Reduction::Mean,
+                                                 loss.ignored, loss.terms.label_smoothing);
+  if (loss.terms.z_loss == 0) return mean;
+  const auto counted = targets.ne(loss.ignored);
+  const at::Tensor squares = rows.logsumexp(1).square().masked_fill(counted.logical_not(), 0);
+  return mean + squares.sum().div(counted.sum()).mul(loss.terms.z_loss);
 }
 
 Tensors BlockFunction::operator()(Tensors inputs) const {
@@ -34,7 +40,9 @@ Tensors OutputLayer::operator()(const at::Tensor& hidden, const at::Tensor& weig
     if (!is_mean) given.push_back(logits.flatten(0, -2).argmax(-1));
     return given;
   }
-  if (is_mean) return {linear_cross_entropy(hidden, weight, loss_->targets, loss_->ignored)};
+  if (is_mean) {
+    return {linear_cross_entropy(hidden, weight, loss_->targets, loss_->ignored, loss_->terms)};
+  }
   auto rows = linear_cross_entropy_of_rows(hidden, weight, loss_->targets, loss_->ignored);
   return {std::move(rows.losses), std::move(rows.predictions)};
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "troika/nn/block.h"
+#include "troika/nn/loss_terms.h"
 
 namespace troika::nn {
 
@@ -24,6 +25,7 @@ struct OutputLoss {
   at::Tensor targets;      // [...] of Long: class numbers
   int64_t ignored = -100;  // targets of this value are skipped
   Kind kind = Kind::mean;
+  LossTerms terms = {};  // Kind::each is plain cross entropy always
 
   // Returns the names of the model's outputs: "loss", and for Kind::each also "predictions", both
   // [targets.numel()].

@@ -62,14 +62,14 @@ class ResidualBlock : public torch::nn::Module {
   }
 
  private:
-  void add(torch::nn::Conv2d conv) {
+  void add(Conv2d conv) {
     const size_t number = convs_.size() + 1;
     const int64_t channels = conv->options.out_channels();
     convs_.push_back(register_module(fmt::format("conv{}", number), std::move(conv)));
     norms_.push_back(register_module(fmt::format("bn{}", number), BatchNorm(channels)));
   }
 
-  std::vector<torch::nn::Conv2d> convs_;
+  std::vector<Conv2d> convs_;
   std::vector<BatchNorm> norms_;
   torch::nn::Sequential downsample_ = nullptr;
 };

@@ -34,9 +34,9 @@ class PlainShortcutBlock : public torch::nn::Module {
     return at::constant_pad_nd(pixels, {0, 0, 0, 0, before, new_channels_ - before});
   }
 
-  torch::nn::Conv2d conv1_;
+  Conv2d conv1_;
   BatchNorm bn1_;
-  torch::nn::Conv2d conv2_;
+  Conv2d conv2_;
   BatchNorm bn2_;
   int64_t stride_;
   int64_t new_channels_;

@@ -37,7 +37,7 @@ class UnetConv : public torch::nn::Module {
                    dropout_);
   }
 
-  torch::nn::Conv2d conv_;
+  Conv2d conv_;
   double dropout_;
 };
 
@@ -145,8 +145,7 @@ std::shared_ptr<Model> make_unet(const ModelOptions& options) {
   }
   auto last = model->place(
       "head",
-      torch::nn::Conv2d(
-          torch::nn::Conv2dOptions(options.base_width / 2, options.num_classes, 1).bias(false)));
+      Conv2d(torch::nn::Conv2dOptions(options.base_width / 2, options.num_classes, 1).bias(false)));
   // Losses and metrics have the classes in the last dimension.
   model->add_block({"head", {"head"}, {}, [last](const at::Tensor& input) {
                       return last->forward(input).permute({0, 2, 3, 1});

@@ -42,8 +42,7 @@ int64_t add_features(Model& model, const ModelOptions& options, int64_t depth, b
     const bool pool = layout[i + 1] == kPool;
     const std::string name = fmt::format("features.{}", number);
     std::vector<std::string> owns = {name};
-    auto conv =
-        model.place(name, torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1)));
+    auto conv = model.place(name, Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1)));
     std::shared_ptr<BatchNormImpl> norm;
     if (batch_norm) {
       owns.push_back(fmt::format("features.{}", number + 1));

@@ -141,11 +141,11 @@ at::Tensor forward_over_ranks(nn::BatchNormImpl& layer, const at::Tensor& input,
     const auto momentum = layer.options.momentum();
     // Without momentum, the running value is the mean over all batches so far.
     const double factor = momentum ? *momentum : 1.0 / layer.num_batches_tracked.item<double>();
-    const auto update = [&](at::Tensor& running, const at::Tensor& value) {
+    const auto update = [&](at::Tensor running, const at::Tensor& value) {
       running.mul_(1 - factor).add_(value.to(running.scalar_type()), factor);
     };
-    update(layer.running_mean, statistics.mean);
-    update(layer.running_var, statistics.variance * (statistics.count / (statistics.count - 1)));
+    update(layer.own_mean(), statistics.mean);
+    update(layer.own_var(), statistics.variance * (statistics.count / (statistics.count - 1)));
   }
   const bool affine = layer.options.affine();
   const auto weight = affine ? layer.weight : at::ones_like(statistics.mean);

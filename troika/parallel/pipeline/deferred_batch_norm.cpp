@@ -52,8 +52,8 @@ void DeferredBatchNorm::merge() {
     if (count == 0) continue;
     // A rank without micro-batches in this step has no sums.
     if (!sum.defined()) {
-      sum = at::zeros({2, norm->running_mean.numel()},
-                      norm->running_mean.options().dtype(at::kDouble));
+      sum =
+          at::zeros({2, norm->own_mean().numel()}, norm->running_mean.options().dtype(at::kDouble));
     }
     sharing_.all_reduce(sum, comm::ReduceOp::sum, {.label = "sums of batch norms"}).wait();
   }
@@ -71,8 +71,8 @@ void DeferredBatchNorm::update() {
         norm.options.momentum().value_or(1.0 / norm.num_batches_tracked.item<double>());
     const auto means = std::exchange(layer->sum, {}) / count;
     const auto variance = (means[1] - means[0] * means[0]) * (count > 1 ? count / (count - 1) : 1);
-    norm.running_mean.lerp_(means[0].to(norm.running_mean.scalar_type()), momentum);
-    norm.running_var.lerp_(variance.to(norm.running_var.scalar_type()), momentum);
+    norm.own_mean().lerp_(means[0].to(norm.running_mean.scalar_type()), momentum);
+    norm.own_var().lerp_(variance.to(norm.running_var.scalar_type()), momentum);
   }
 }
 

@@ -16,9 +16,12 @@ using OfTensor = std::function<at::Tensor(const at::Tensor&)>;
 
 // The collectives themselves. They return new tensors.
 
+// Images keep their memory format, which is the same on all ranks.
 at::Tensor summed(const at::Tensor& x, const comm::Group& axis) {
-  at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
-  axis.all_reduce(sum, comm::ReduceOp::sum, {.label = "tensor axis: sum"});
+  const auto format = x.suggest_memory_format();
+  const bool is_image = format == at::MemoryFormat::ChannelsLast;
+  at::Tensor sum = x.clone(is_image ? format : at::MemoryFormat::Contiguous);
+  axis.all_reduce(in_memory_order(sum), comm::ReduceOp::sum, {.label = "tensor axis: sum"});
   return sum;
 }
 
@@ -80,6 +83,10 @@ at::Tensor with_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor 
 }
 
 }  // namespace
+
+at::Tensor in_memory_order(const at::Tensor& x) {
+  return x.dim() == 4 && !x.is_contiguous() ? x.permute({0, 2, 3, 1}) : x;
+}
 
 at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
   return with_gradient(

@@ -18,6 +18,9 @@ namespace troika::parallel {
 // The dimension of tokens in activations, [batch, tokens, width].
 inline constexpr int64_t kTokens = 1;
 
+// Returns a contiguous view of a contiguous tensor or of images or weights in channels-last order.
+at::Tensor in_memory_order(const at::Tensor& x);
+
 // f: returns `x`, the same on all ranks. Its gradient is the sum of the ranks' gradients.
 at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis);
 // g: returns the sum of the ranks' tensors. Its gradient, the same on all ranks, passes unchanged.

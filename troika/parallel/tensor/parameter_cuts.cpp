@@ -10,6 +10,8 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/batch_norm.h"
+#include "troika/nn/convolution.h"
 #include "troika/nn/dense.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/linear.h"
@@ -30,27 +32,32 @@ bool matches(const std::string& rule, const std::string& name) {
 // be in none.
 std::string owner_of(const nn::Model& model, const std::string& module) {
   for (const auto& block : model.blocks()) {
-    for (const auto& owned : block.owns) {
-      const bool is_inside =
-          module == owned || module.starts_with(owned + ".") || owned.starts_with(module + ".");
-      if (is_inside) return "block " + block.name;
-    }
+    const bool is_around = std::ranges::any_of(
+        block.owns, [&](const std::string& owned) { return nn::is_within(module, owned); });
+    if (is_around || nn::owns(block, module)) return "block " + block.name;
   }
   return "module " + module;
 }
 
-// A linear layer's dimensions of inputs and outputs.
-struct LinearDims {
+// The dimensions of inputs and outputs in the weight of a linear layer or convolution.
+struct WeightDims {
   int64_t in, out;
 };
 
-bool is_linear(const torch::nn::Module& module) {
-  return dynamic_cast<const nn::Linear*>(&module) || dynamic_cast<const nn::Conv1D*>(&module);
+WeightDims dims_of(const torch::nn::Module& module) {
+  const bool is_conv1d = dynamic_cast<const nn::Conv1D*>(&module) != nullptr;
+  return is_conv1d ? WeightDims{0, 1} : WeightDims{1, 0};
 }
 
-LinearDims dims_of(const torch::nn::Module& module) {
-  const bool is_conv1d = dynamic_cast<const nn::Conv1D*>(&module) != nullptr;
-  return is_conv1d ? LinearDims{0, 1} : LinearDims{1, 0};
+// Returns the number of groups of an nn::Conv2d; 0 for another module.
+int64_t groups_of(const torch::nn::Module& module) {
+  const auto* const convolution = dynamic_cast<const nn::Conv2dImpl*>(&module);
+  return convolution ? convolution->options.groups() : 0;
+}
+
+bool is_linear(const torch::nn::Module& module) {
+  return dynamic_cast<const nn::Linear*>(&module) || dynamic_cast<const nn::Conv1D*>(&module) ||
+         groups_of(module) == 1;
 }
 
 // Returns the kind of module that a rule needs; empty if the module is of this kind.
@@ -58,7 +65,11 @@ std::string wanted_kind(const torch::nn::Module& module, Split split) {
   switch (split) {
     case Split::column:
     case Split::row:
-      return is_linear(module) ? "" : "an nn::Linear or nn::Conv1D";
+      return is_linear(module) ? "" : "an nn::Linear, nn::Conv1D, or nn::Conv2d of one group";
+    case Split::groups:
+      return groups_of(module) > 1 ? "" : "an nn::Conv2d of several groups";
+    case Split::norm_of_column:
+      return dynamic_cast<const nn::BatchNormImpl*>(&module) ? "" : "an nn::BatchNorm";
     case Split::input:
       return dynamic_cast<const nn::Hooked*>(&module) ? "" : "an nn::Hooked";
     case Split::dropout_of_column:
@@ -113,7 +124,8 @@ std::optional<SplitRule> rule_for(const SplitTable& table, const std::string& na
 
 bool needs_rule(const torch::nn::Module& module) {
   return module.parameters(/*recurse=*/false).size() > 0 ||
-         dynamic_cast<const nn::Dropout*>(&module);
+         dynamic_cast<const nn::Dropout*>(&module) ||
+         dynamic_cast<const nn::BatchNormImpl*>(&module);
 }
 
 [[noreturn]] void refuse_cut(const std::string& module, const std::string& what, int64_t count,
@@ -124,19 +136,37 @@ bool needs_rule(const torch::nn::Module& module) {
                .expected = expected});
 }
 
-// Cuts the outputs of a column layer.
+// What is cut along the dimension of outputs, for errors: of a layer, and of the units of its rule.
+struct OutputWords {
+  const char* outputs;
+  const char* units;
+};
+
+OutputWords output_words(const RuledModule& of) {
+  const bool has_channels = groups_of(*of.module) > 0 || of.rule.split == Split::norm_of_column;
+  return has_channels ? OutputWords{"channels", "groups"} : OutputWords{"outputs", "heads"};
+}
+
+int64_t units_of_rule(const RuledModule& of) {
+  return of.rule.split == Split::groups ? groups_of(*of.module) : of.rule.units;
+}
+
+// Cuts the outputs of a column layer, or the channels of a layer behind it.
 void cut_columns(ParameterCut& cut, const RuledModule& of, int rank, int ranks) {
   const auto& rule = of.rule;
+  const auto words = output_words(of);
   const int64_t outputs = cut.shape[static_cast<size_t>(cut.dim)], width = outputs / rule.parts;
   if (outputs % rule.parts != 0) {
-    refuse_cut(of.name, "outputs", outputs, ranks, fmt::format("a multiple of {}", rule.parts));
+    refuse_cut(of.name, words.outputs, outputs, ranks, fmt::format("a multiple of {}", rule.parts));
   }
-  const int64_t units = rule.units == 0 ? width : rule.units;
+  const int64_t given = units_of_rule(of), units = given == 0 ? width : given;
   if (width % units != 0) {
-    refuse_cut(of.name, "outputs", width, ranks, fmt::format("a multiple of {} heads", units));
+    refuse_cut(of.name, words.outputs, width, ranks,
+               fmt::format("a multiple of {} {}", units, words.units));
   }
-  const char* const what = rule.units == 0 ? "outputs" : "heads";
-  const bool shares = rule.shares_units && units < ranks && ranks % units == 0;
+  const char* const what = given == 0 ? words.outputs : words.units;
+  const bool shares =
+      rule.split == Split::column && rule.shares_units && units < ranks && ranks % units == 0;
   if (!shares && units % ranks != 0) {
     refuse_cut(of.name, what, units, ranks,
                rule.shares_units ? "one number a multiple of the other"
@@ -155,7 +185,8 @@ void cut_columns(ParameterCut& cut, const RuledModule& of, int rank, int ranks) 
 void cut_evenly(ParameterCut& cut, const RuledModule& of, int rank, int ranks) {
   const int64_t inputs = cut.shape[static_cast<size_t>(cut.dim)], count = inputs / ranks;
   if (inputs % ranks != 0) {
-    refuse_cut(of.name, "inputs", inputs, ranks, fmt::format("a multiple of {} inputs", ranks));
+    const char* const what = groups_of(*of.module) > 0 ? "input channels" : "inputs";
+    refuse_cut(of.name, what, inputs, ranks, fmt::format("a multiple of {} {}", ranks, what));
   }
   cut.ranges.push_back({rank * count, (rank + 1) * count});
 }
@@ -168,6 +199,10 @@ ParameterCut cut_of(const RuledModule& of, const std::string& parameter, const a
                    .split = of.rule.split};
   const bool is_weight = parameter == "weight";
   switch (of.rule.split) {
+    case Split::groups:
+    case Split::norm_of_column:
+      cut_columns(cut, of, rank, ranks);
+      return cut;
     case Split::column:
       cut.dim = is_weight ? dims_of(*of.module).out : 0;
       cut_columns(cut, of, rank, ranks);
@@ -259,6 +294,24 @@ void append_shard(state::StateDict& to, const state::Entry& shard, const Paramet
 
 layout::Range vocabulary_rows(int64_t rows, int rank, int ranks) {
   return {rows * rank / ranks, rows * (rank + 1) / ranks};
+}
+
+int64_t cut_units(const RuledModule& of) {
+  const auto parameters = of.module->named_parameters(/*recurse=*/false);
+  const auto* const weight = parameters.find("weight");
+  if (!weight) return 0;
+  switch (of.rule.split) {
+    case Split::column:
+    case Split::groups:
+    case Split::norm_of_column: {
+      const int64_t units = units_of_rule(of);
+      return units > 0 ? units : weight->size(dims_of(*of.module).out) / of.rule.parts;
+    }
+    case Split::row:
+      return weight->size(dims_of(*of.module).in);
+    default:
+      return 0;
+  }
 }
 
 std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable& table) {

@@ -63,6 +63,10 @@ std::vector<ParameterCut> parameter_cuts(const nn::Model& model,
                                          const std::vector<RuledModule>& modules, int rank,
                                          int ranks);
 
+// Returns the number of units, such as heads or channels, that the ranks of an axis must divide to
+// cut a module; 0: there is none.
+int64_t cut_units(const RuledModule& of);
+
 // Returns rows [begin, end) of a vocabulary for a rank. They differ by one row at most.
 layout::Range vocabulary_rows(int64_t rows, int rank, int ranks);
 

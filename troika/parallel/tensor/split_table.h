@@ -18,16 +18,23 @@ enum class Split {
   // Every rank has the parameters, and gets a summand of their gradients: a matrix of an adapter
   // (nn/lora.h) whose other matrix is cut.
   summed,
-  // A linear layer (nn::Linear or nn::Conv1D) of which each rank computes some outputs. The
-  // gradient of its input is summed over ranks, unless it lies inside a module of kind `input`.
+  // A linear layer (nn::Linear or nn::Conv1D) or a convolution (nn::Conv2d) of one group, of which
+  // each rank computes some outputs. The gradient of its input is summed over ranks, unless it lies
+  // inside a module of kind `input`.
   column,
-  // A linear layer of which each rank has some inputs. The product is summed over ranks; the bias
-  // is added once, after the sum.
+  // Such a layer of which each rank has some inputs. The product is summed over ranks; the bias is
+  // added once, after the sum.
   row,
+  // An nn::Conv2d of several groups behind a column layer: each rank has some groups, with their
+  // inputs and outputs.
+  groups,
   // An nn::Embedding, or the matrix of the output layer: each rank has some rows.
   vocabulary,
   // A module (nn::Hooked) whose column layers have one input: its gradient is summed once for all.
   input,
+  // An nn::BatchNorm behind a column layer or convolution of kind groups: each rank has the
+  // parameters and statistics of its channels, which do not depend on other channels.
+  norm_of_column,
   // An nn::Dropout behind a column layer: each rank has its part of the mask.
   dropout_of_column,
 };
@@ -49,8 +56,8 @@ struct SplitRule {
 // layer's inputs is that of the adapter, too, so an adapter adds no communication to the passes.
 using SplitTable = std::vector<SplitRule>;
 
-// Returns the table of a model of the zoo: mlp, gpt, llama and the names of their sizes. For other
-// models, it is empty, and TensorParallel refuses their first block.
+// Returns the table of a model of the zoo: mlp, ResNets, VGGs, alexnet, gpt, llama and the names of
+// their sizes. For other models, it is empty, and TensorParallel refuses their first block.
 SplitTable split_table(const nn::ModelOptions& options);
 
 }  // namespace troika::parallel

@@ -7,11 +7,8 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/attention.h"
-#include "troika/nn/dense.h"
-#include "troika/nn/dropout.h"
+#include "troika/nn/convolution.h"
 #include "troika/nn/linear.h"
-#include "troika/nn/lora.h"
 #include "troika/parallel/norm.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/tensor/axis_functions.h"
@@ -53,11 +50,8 @@ class AxisWrapper : public nn::BlockWrapper {
 // Returns the block that owns a module.
 size_t block_index(const nn::Model& model, const std::string& module) {
   const auto& blocks = model.blocks();
-  const auto found = std::ranges::find_if(blocks, [&](const nn::Block& block) {
-    return std::ranges::any_of(block.owns, [&](const std::string& owned) {
-      return module == owned || module.starts_with(owned + ".");
-    });
-  });
+  const auto found =
+      std::ranges::find_if(blocks, [&](const nn::Block& block) { return nn::owns(block, module); });
   return static_cast<size_t>(found - blocks.begin());
 }
 
@@ -68,17 +62,18 @@ const RuledModule* find_embedding(const std::vector<RuledModule>& modules) {
   return found == modules.end() ? nullptr : &*found;
 }
 
-// Whether a module of kind `input` contains this module.
-bool has_common_input(const std::vector<RuledModule>& modules, const std::string& name) {
-  return std::ranges::any_of(modules, [&](const RuledModule& of) {
-    return of.rule.split == Split::input && name.starts_with(of.name + ".");
-  });
-}
-
 std::vector<RuledModule> checked_modules(const nn::Model& model, const SplitTable& table,
                                          const TensorOptions& options) {
   auto modules = ruled_modules(model, table);
-  if (!options.sequence || find_embedding(modules)) return modules;
+  if (!options.sequence) return modules;
+  for (const auto& of : modules) {
+    const bool is_cut = of.rule.split == Split::column || of.rule.split == Split::row;
+    if (!is_cut || !dynamic_cast<const nn::Conv2dImpl*>(of.module.get())) continue;
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "sequence parallelism cuts tokens, not images",
+                 .got = fmt::format("a convolution, {}", of.name)});
+  }
+  if (find_embedding(modules)) return modules;
   throw Error("parallel", ErrorKind::usage,
               {.what = "sequence parallelism needs a model that embeds tokens",
                .got = "no nn::Embedding with a rule of kind Split::vocabulary"});
@@ -142,12 +137,19 @@ TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitT
     indices_.emplace(cuts[i].name, i);
     parameters_.emplace_back(std::move(cuts[i]), parameter);
   }
+  if (!options_.values) {
+    std::vector<at::Tensor> buffers;
+    for (const auto& [name, buffer] : nn::named_buffers(model)) {
+      if (is_held(name)) buffers.push_back(buffer);
+    }
+    broadcast_packed(group_, buffers, 0, "tensor axis: buffers");
+  }
   options_.values = nullptr;
   for (const auto& [cut, parameter] : parameters_) {
     if (cut.copies == 1 || cut.copies == group_.size() || copies_.contains(cut.copies)) continue;
     copies_.emplace(cut.copies, *group_.split(group_.rank() / cut.copies));
   }
-  add_hooks(modules);
+  hooks_.emplace(model, group_, modules, options_.sequence);
   add_wrapper(modules);
 }
 
@@ -200,61 +202,6 @@ std::map<std::string, at::Tensor> TensorParallel::make_shards(
   return shards;
 }
 
-TensorParallel::~TensorParallel() {
-  remove_hooks();
-}
-
-void TensorParallel::add_hooks(const std::vector<RuledModule>& modules) {
-  const bool sequence = options_.sequence;
-  const auto enter = [axis = group_, sequence](const at::Tensor& x) {
-    return sequence ? gather_tokens(x, axis) : copy_to_axis(x, axis);
-  };
-  const auto leave = [axis = group_, sequence](const at::Tensor& x) {
-    return sequence ? sum_own_tokens(x, axis) : sum_over_axis(x, axis);
-  };
-  const nn::EqualPart part{0, group_.rank(), group_.size()};
-  for (const auto& [name, module, rule] : modules) {
-    auto* const hooked = dynamic_cast<nn::Hooked*>(module.get());
-    auto* const dropout = dynamic_cast<nn::Dropout*>(module.get());
-    // The functions of an adapted layer are those of its adapter, too.
-    if (hooked && nn::adapter_part(name)) continue;
-    hooked_.push_back(module);
-    switch (rule.split) {
-      case Split::input:
-        hooked->hook_input(enter);
-        break;
-      case Split::column:
-        if (!has_common_input(modules, name)) hooked->hook_input(enter);
-        break;
-      case Split::row:
-        hooked->hook_product(leave);
-        break;
-      case Split::vocabulary:
-        if (auto* const embedding = dynamic_cast<nn::Embedding*>(module.get())) {
-          const int64_t words = embedding->options.num_embeddings();
-          const VocabularyShard shard{group_, words,
-                                      vocabulary_rows(words, group_.rank(), group_.size())};
-          embedding->hook_lookup([shard](const at::Tensor& indices, const at::Tensor& matrix) {
-            return vocabulary_lookup(indices, matrix, shard);
-          });
-        }
-        break;
-      case Split::dropout_of_column:
-        dropout->use_part(nn::EqualPart{-1, part.index, part.count});
-        break;
-      case Split::tokens:
-        if (dropout && sequence) {
-          dropout->use_part(nn::EqualPart{kTokens, part.index, part.count});
-        }
-        break;
-      case Split::whole:
-      case Split::summed:
-        break;
-    }
-  }
-  for (auto* const attention : nn::attention_modules(model_)) attention->use_part(part);
-}
-
 void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
   const auto* const embedding = find_embedding(modules);
   std::shared_ptr<const nn::SplitOutput> output;
@@ -273,17 +220,6 @@ void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
   if (options_.sequence) first = block_index(model_, embedding->name);
   wrapper_ =
       nn::WrapperGuard(model_, std::make_shared<AxisWrapper>(group_, std::move(output), first));
-}
-
-void TensorParallel::remove_hooks() {
-  for (const auto& module : hooked_) {
-    if (auto* const hooked = dynamic_cast<nn::Hooked*>(module.get())) hooked->unhook();
-    if (auto* const dropout = dynamic_cast<nn::Dropout*>(module.get())) dropout->use_part({});
-    if (auto* const lookup = dynamic_cast<nn::Embedding*>(module.get())) lookup->hook_lookup({});
-  }
-  for (auto* const attention : nn::attention_modules(model_)) attention->use_part({});
-  hooked_.clear();
-  wrapper_.reset();
 }
 
 const comm::Group& TensorParallel::group_of_copies(int copies) const {
@@ -327,6 +263,7 @@ void TensorParallel::finish_backward(const std::vector<optim::Parameter>& parame
     if (all_hold_it && gradient.defined()) of_all.push_back(gradient);
   }
   broadcast_packed(group_, of_all, 0, "tensor axis: gradients of whole parameters");
+  complete_statistics();
 }
 
 const ParameterCut& TensorParallel::find_cut(const std::string& name) const {
@@ -376,7 +313,9 @@ at::Tensor TensorParallel::gather(const std::string& name, const at::Tensor& sha
   const at::NoGradGuard no_grad;
   const auto& cut = find_cut(name);
   if (cut.is_whole()) return shard.detach().clone();
-  at::Tensor whole = at::zeros(cut.shape, shard.options().requires_grad(false));
+  at::Tensor whole =
+      at::empty(cut.shape, shard.options().requires_grad(false), shard.suggest_memory_format())
+          .zero_();
   if (group_.rank() % cut.copies == 0) {
     int64_t begin = 0;
     for (const auto& part : cut.parts_of(whole)) {
@@ -384,15 +323,22 @@ at::Tensor TensorParallel::gather(const std::string& name, const at::Tensor& sha
       begin += part.size(cut.dim);
     }
   }
-  group_.all_reduce(as_integers(whole), comm::ReduceOp::sum, {.label = "tensor axis: gather"});
+  group_.all_reduce(as_integers(in_memory_order(whole)), comm::ReduceOp::sum,
+                    {.label = "tensor axis: gather"});
   return whole;
 }
 
+void TensorParallel::complete_statistics() const {
+  hooks_->complete_statistics([this](const std::string& name) { return is_held(name); });
+}
+
 void TensorParallel::make_whole() {
+  complete_statistics();
   for (auto& [cut, parameter] : parameters_) {
     if (!cut.is_whole()) parameter.set_data(gather(cut.name, parameter));
   }
-  remove_hooks();
+  hooks_->remove();
+  wrapper_.reset();
 }
 
 }  // namespace troika::parallel

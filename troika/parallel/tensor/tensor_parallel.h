@@ -26,6 +26,7 @@
 #include "troika/nn/block_wrapper.h"
 #include "troika/nn/model.h"
 #include "troika/optim/flat_optimizer.h"
+#include "troika/parallel/tensor/axis_hooks.h"
 #include "troika/parallel/tensor/parameter_cuts.h"
 #include "troika/parallel/tensor/split_table.h"
 #include "troika/state/state_dict.h"
@@ -56,7 +57,7 @@ void require_splittable(const nn::Model& model, const SplitTable& table, int ran
 void require_divisible_tokens(const at::Tensor& inputs, int ranks);
 
 // Keeps a model cut over the ranks of a group during its lifetime. The model's code is not aware of
-// it: its linear layers, embeddings and dropout get functions that communicate (nn/hooked.h).
+// it: its layers get functions that communicate (nn/hooked.h).
 // Outputs of the model, its loss, and the gradient of its input are the same on all ranks, and
 // equal those of one process up to the order of sums. With nn::KeyedDraws, dropout masks are those
 // of one process.
@@ -74,14 +75,15 @@ class TensorParallel {
   TensorParallel(nn::Model& model, comm::Group group, const SplitTable& table,
                  const TensorOptions& options = {});
   // Removes the functions from the layers. Parameters stay cut; see make_whole().
-  ~TensorParallel();
+  ~TensorParallel() = default;
   TensorParallel(const TensorParallel&) = delete;
   TensorParallel& operator=(const TensorParallel&) = delete;
 
   // Completes gradients that ranks have only summands of: those of heads that several ranks hold,
   // those of adapters' matrices whose other matrix is cut and, with sequence parallelism, those of
   // norms and of biases added after a sum. Gradients of parameters that all ranks hold become the
-  // same bits on all ranks. Call it once after the last backward pass of a step and, with replicas,
+  // same bits on all ranks, and all ranks get the running statistics of all channels of cut batch
+  // norms. Call it once after the last backward pass of a step and, with replicas,
   // after their average. Collective.
   void finish_backward();
   // The same for the gradients of these tensors, under the parameters' names: parameters of the
@@ -125,9 +127,8 @@ class TensorParallel {
   // Makes the values of the model's tensors. Returns the shards of cut parameters by name.
   std::map<std::string, at::Tensor> make_shards(const std::vector<ParameterCut>& cuts) const;
   bool is_held(const std::string& name) const;
-  void add_hooks(const std::vector<RuledModule>& modules);
   void add_wrapper(const std::vector<RuledModule>& modules);
-  void remove_hooks();
+  void complete_statistics() const;
   // The ranks that hold the same shard of a parameter which this number of ranks holds.
   const comm::Group& group_of_copies(int copies) const;
   const ParameterCut& find_cut(const std::string& name) const;
@@ -138,7 +139,7 @@ class TensorParallel {
   std::vector<std::pair<ParameterCut, at::Tensor>> parameters_;
   std::map<std::string, size_t> indices_;  // in parameters_
   std::map<int, comm::Group> copies_;      // by their number, if it is neither 1 nor all
-  std::vector<std::shared_ptr<torch::nn::Module>> hooked_;
+  std::optional<AxisHooks> hooks_;
   nn::WrapperGuard wrapper_;
 };
 

@@ -51,8 +51,9 @@ struct LossGradients {
 // The losses of the rows [begin, end), and what follows from them.
 class LossOfRows {
  public:
-  LossOfRows(const VocabularyShard& shard, const at::Tensor& matrix, int64_t ignored)
-      : shard_(shard), matrix_(matrix), ignored_(ignored) {}
+  LossOfRows(const VocabularyShard& shard, const at::Tensor& matrix, int64_t ignored,
+             const nn::LossTerms& terms = {})
+      : shard_(shard), matrix_(matrix), ignored_(ignored), terms_(terms) {}
 
   // Computes the logits of hidden [rows, width] and their losses, [rows]. Collective.
   at::Tensor compute(const at::Tensor& hidden, const at::Tensor& targets) {
@@ -66,18 +67,30 @@ class LossOfRows {
     words_ = own_words(targets, shard_);
     const at::Tensor of_target =
         logits_.gather(1, words_.numbers.unsqueeze(1)).squeeze(1).mul_(words_.are_own);
-    logits_.exp_();
-    const at::Tensor sums = at::stack({logits_.sum(1), of_target});
+    std::vector<at::Tensor> own{at::Tensor(), of_target};
+    if (terms_.label_smoothing != 0) own.push_back(logits_.sum(1));
+    own[0] = logits_.exp_().sum(1);
+    const at::Tensor sums = at::stack(own);
     shard_.axis.all_reduce(sums, comm::ReduceOp::sum, {.label = "tensor axis: sums of logits"});
     sums_ = sums[0];
-    return sums_.log().sub_(sums[1]).mul_(counted_);
+    const at::Tensor of_sums = sums_.log();
+    at::Tensor losses = of_sums.sub(sums[1], 1 - terms_.label_smoothing);
+    if (terms_.label_smoothing != 0) losses.sub_(sums[2], of_each_word());
+    if (terms_.z_loss != 0) {
+      log_sums_ = of_sums + maxima_;
+      losses.add_(log_sums_.square(), terms_.z_loss);
+    }
+    return losses.mul_(counted_);
   }
 
   // Returns the gradients of this rank's logits, for losses with the factor `scale`.
   at::Tensor gradients(double scale) {
     logits_.div_(sums_.unsqueeze(1));
-    logits_.scatter_add_(1, words_.numbers.unsqueeze(1),
-                         words_.are_own.to(logits_.scalar_type()).neg_().unsqueeze(1));
+    if (terms_.z_loss != 0) logits_.mul_((log_sums_ * (2 * terms_.z_loss) + 1).unsqueeze(1));
+    if (terms_.label_smoothing != 0) logits_.sub_(of_each_word());
+    const at::Tensor of_targets =
+        words_.are_own.to(logits_.scalar_type()).mul_(terms_.label_smoothing - 1);
+    logits_.scatter_add_(1, words_.numbers.unsqueeze(1), of_targets.unsqueeze(1));
     return logits_.mul_(counted_.to(logits_.scalar_type()).mul_(scale).unsqueeze(1));
   }
 
@@ -90,10 +103,14 @@ class LossOfRows {
   }
 
  private:
+  // The weight of a word by label smoothing.
+  double of_each_word() const { return terms_.label_smoothing / static_cast<double>(shard_.words); }
+
   const VocabularyShard& shard_;
   const at::Tensor& matrix_;
   const int64_t ignored_;
-  at::Tensor logits_, maxima_, own_maxima_, best_, sums_, counted_;
+  const nn::LossTerms terms_;
+  at::Tensor logits_, maxima_, own_maxima_, best_, sums_, log_sums_, counted_;
   OwnWords words_;
 };
 
@@ -136,7 +153,7 @@ class MeanLossNode : public torch::autograd::Node {
 
 // Returns the mean loss of hidden [rows, width]. The gradient of `hidden` is this rank's summand.
 at::Tensor mean_loss(const at::Tensor& hidden, const at::Tensor& matrix, const at::Tensor& targets,
-                     int64_t ignored, const VocabularyShard& shard) {
+                     const nn::OutputLoss& asked, const VocabularyShard& shard) {
   const auto compute = compat::compute_type(hidden);
   const bool has_graph = at::GradMode::is_enabled();
   LossGradients made;
@@ -149,9 +166,9 @@ at::Tensor mean_loss(const at::Tensor& hidden, const at::Tensor& matrix, const a
     const auto sums = at::promote_types(compute, at::kFloat);
     if (has_graph && hidden.requires_grad()) made.of_hidden = at::empty_like(left);
     if (has_graph && matrix.requires_grad()) made.of_matrix = at::zeros_like(right, sums);
-    const double count = targets.ne(ignored).sum().item<double>();
+    const double count = targets.ne(asked.ignored).sum().item<double>();
     result = at::zeros({}, left.options().dtype(at::kDouble));
-    LossOfRows loss(shard, right, ignored);
+    LossOfRows loss(shard, right, asked.ignored, asked.terms);
     for_parts_of_rows(left.size(0), right.size(0), [&](int64_t begin, int64_t end) {
       const at::Tensor part = left.slice(0, begin, end);
       result.add_(loss.compute(part, targets.slice(0, begin, end)).sum(at::kDouble));
@@ -216,7 +233,7 @@ nn::Tensors VocabularyOutput::loss(const at::Tensor& hidden, const at::Tensor& r
   TORCH_CHECK(left.size(0) == targets.size(0), "Expected input batch_size (", left.size(0),
               ") to match target batch_size (", targets.size(0), ").");
   check_words(targets, shard_, loss.ignored, "Target");
-  if (is_mean) return {mean_loss(left, rows, targets, loss.ignored, shard_)};
+  if (is_mean) return {mean_loss(left, rows, targets, loss, shard_)};
   const at::NoGradGuard no_grad;
   const auto compute = compat::compute_type(hidden);
   const compat::AutocastGuard in_own_type(hidden.device().type(), {});

@@ -31,9 +31,9 @@ at::Tensor vocabulary_lookup(const at::Tensor& indices, const at::Tensor& matrix
                              const VocabularyShard& shard);
 
 // The output layer: logits = hidden matrix^T, cut by columns. Its cross entropy needs the logits'
-// maximum, sums of exponentials and targets' logits from other ranks, two collectives of a number
-// or two per row. So no rank has all logits, and, as in nn::linear_cross_entropy(), each rank has
-// its own only for a part of the rows at a time.
+// maximum, sums of exponentials and targets' logits from other ranks, two collectives of one to
+// three numbers per row. So no rank has all logits, and, as in nn::linear_cross_entropy(), each
+// rank has its own only for a part of the rows at a time.
 class VocabularyOutput : public nn::SplitOutput {
  public:
   // `enter` is applied to `hidden`: it must return the same tensor on all ranks, and sum the ranks'

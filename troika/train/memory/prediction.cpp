@@ -37,9 +37,11 @@ constexpr double kRunBytes = 32.0 * (1 << 20);
 constexpr double kKeptShare = 0.5;
 constexpr size_t kLeastOutsideHeap = 32U << 20;
 
-std::shared_ptr<Task> task_without_memory(const nn::ModelOptions& model) {
+std::shared_ptr<Task> task_without_memory(const TrainOptions& options) {
   const compat::FakeTensorGuard no_memory;
-  return std::make_shared<Task>(nn::make_model(model));
+  auto task = std::make_shared<Task>(nn::make_model(options.model));
+  task->use_loss_terms(options.trainer.loss_terms);
+  return task;
 }
 
 std::vector<size_t> order_of_gradients(const std::vector<PassPart>& parts) {
@@ -83,7 +85,7 @@ double MemoryPrediction::peak() const {
 MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset)
     : options_(options),
       dataset_(dataset),
-      task_(task_without_memory(options.model)),
+      task_(task_without_memory(options)),
       module_(task_->module()),
       is_made_whole_(false),
       model_(dynamic_cast<const nn::Model*>(&module_)) {}

@@ -115,6 +115,14 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
       one_of(nn::weight_layout_names()));
   table.add("trainer.sync_batchnorm", &trainer.sync_batchnorm,
             "batch norms compute their statistics over the batches of all processes");
+  table.add("trainer.label_smoothing", &trainer.loss_terms.label_smoothing,
+            "cross entropy of training: the share of the target's weight that all classes divide "
+            "equally; evaluations stay plain",
+            between(0.0, 1.0));
+  table.add("trainer.z_loss", &trainer.loss_terms.z_loss,
+            "cross entropy of training: adds this times the mean of logsumexp(logits)^2, which "
+            "keeps logits of large language models small; PaLM takes 1e-4; evaluations stay plain",
+            at_least(0.0));
   table.add(
       "trainer.recompute", &trainer.recompute,
       "which of the model's blocks drop their activations and compute them again in the backward "

@@ -11,6 +11,7 @@
 #include "troika/base/config_fwd.h"
 #include "troika/comm/options.h"
 #include "troika/data/options.h"
+#include "troika/nn/loss_terms.h"
 #include "troika/nn/options.h"
 #include "troika/optim/options.h"
 #include "troika/parallel/options.h"
@@ -36,6 +37,7 @@ struct TrainOptions {
     std::string memory_format = "auto";
     std::string weight_layout = "auto";
     bool sync_batchnorm = false;
+    nn::LossTerms loss_terms = {};
     std::string recompute = "none";
     int64_t max_epochs = 0;
     int64_t max_steps = -1;

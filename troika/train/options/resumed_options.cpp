@@ -13,8 +13,13 @@ namespace {
 
 // Batch sizes are not included: they are compared separately, as samples over all ranks.
 bool changes_steps(const std::string& key) {
-  const auto others = {"trainer.precision", "trainer.accumulate_grad_batches",
-                       "trainer.gradient_clip_val", "trainer.gradient_clip_algorithm"};
+  const auto others = {"trainer.precision",
+                       "trainer.accumulate_grad_batches",
+                       "trainer.gradient_clip_val",
+                       "trainer.gradient_clip_algorithm",
+                       "trainer.label_smoothing",
+                       "trainer.z_loss",
+                       "lora.dropout"};
   return key.starts_with("optim.") || std::ranges::count(others, key) > 0;
 }
 

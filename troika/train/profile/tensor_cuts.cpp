@@ -15,7 +15,6 @@
 #include "troika/compat/flop_counter.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/block_wrapper.h"
-#include "troika/nn/dense.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/linear.h"
 #include "troika/nn/zoo.h"
@@ -152,24 +151,12 @@ struct BlockRules {
   double cut = 0;  // elements that one of the ranks has
 };
 
-bool owns(const nn::Block& block, const std::string& name) {
-  return std::ranges::any_of(block.owns, [&](const std::string& owned) {
-    return name == owned || name.starts_with(owned + ".");
-  });
-}
-
 void add_units(std::vector<BlockRules>& rules, const nn::Model& model,
                const std::vector<parallel::RuledModule>& modules) {
   for (const auto& of : modules) {
-    const bool is_column = of.rule.split == Split::column;
-    if (!is_column && of.rule.split != Split::row) continue;
-    const auto* conv = dynamic_cast<const nn::Conv1D*>(of.module.get());
-    const auto weight = of.module->named_parameters(/*recurse=*/false)["weight"];
-    const int64_t outputs = weight.size(conv ? 1 : 0), inputs = weight.size(conv ? 0 : 1);
-    int64_t units = is_column ? outputs / of.rule.parts : inputs;
-    if (is_column && of.rule.units > 0) units = of.rule.units;
+    const int64_t units = parallel::cut_units(of);
     for (size_t i = 0; i < rules.size(); ++i) {
-      if (owns(model.blocks()[i], of.name)) rules[i].units = std::gcd(rules[i].units, units);
+      if (nn::owns(model.blocks()[i], of.name)) rules[i].units = std::gcd(rules[i].units, units);
     }
   }
 }
@@ -182,7 +169,7 @@ void add_elements(std::vector<BlockRules>& rules, const nn::Model& model,
     const double length =
         cut.shape.empty() ? 1 : static_cast<double>(cut.shape[static_cast<size_t>(cut.dim)]);
     for (size_t i = 0; i < rules.size(); ++i) {
-      if (!owns(model.blocks()[i], cut.name)) continue;
+      if (!nn::owns(model.blocks()[i], cut.name)) continue;
       rules[i].elements += all;
       rules[i].cut += all / length * static_cast<double>(cut.size());
     }

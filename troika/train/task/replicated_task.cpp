@@ -32,12 +32,16 @@ std::vector<parallel::ModuleReplica> ReplicatedTask::replicas_of(
 
 ReplicatedTask::ReplicatedTask(std::vector<std::shared_ptr<Task>> tasks)
     : Task(module_of(tasks.at(0)), BatchForward()),
-      first_(tasks[0]),
+      tasks_(tasks),
       replicated_(replicas_of(tasks)) {}
 
 void ReplicatedTask::log_to(observe::MetricLog* log, int64_t batch_size) {
   Task::log_to(log, batch_size);
-  first_->log_to(log, batch_size);
+  tasks_[0]->log_to(log, batch_size);
+}
+
+void ReplicatedTask::use_loss_terms(const nn::LossTerms& terms) {
+  for (const auto& task : tasks_) task->use_loss_terms(terms);
 }
 
 at::Tensor ReplicatedTask::training_step(const data::Batch& batch) {
@@ -45,19 +49,19 @@ at::Tensor ReplicatedTask::training_step(const data::Batch& batch) {
 }
 
 OptimizerRecipe ReplicatedTask::configure_optimizers(const TrainOptions& options) {
-  return first_->configure_optimizers(options);
+  return tasks_[0]->configure_optimizers(options);
 }
 
 void ReplicatedTask::validation_step(const data::Batch& batch, Evaluation& evaluation) {
-  first_->validation_step(batch, evaluation);
+  tasks_[0]->validation_step(batch, evaluation);
 }
 
 void ReplicatedTask::test_step(const data::Batch& batch, Evaluation& evaluation) {
-  first_->test_step(batch, evaluation);
+  tasks_[0]->test_step(batch, evaluation);
 }
 
 at::Tensor ReplicatedTask::predict_step(const data::Batch& batch) {
-  return first_->predict_step(batch);
+  return tasks_[0]->predict_step(batch);
 }
 
 std::unique_ptr<Task> make_task(const TrainOptions& options) {

@@ -23,14 +23,15 @@ class ReplicatedTask : public Task {
   void validation_step(const data::Batch& batch, Evaluation& evaluation) override;
   void test_step(const data::Batch& batch, Evaluation& evaluation) override;
   at::Tensor predict_step(const data::Batch& batch) override;
+  void use_loss_terms(const nn::LossTerms& terms) override;
   int replicas() const override { return replicated_.size(); }
   void log_to(observe::MetricLog* log, int64_t batch_size) override;
-  Hooks& hooks() override { return first_->hooks(); }
+  Hooks& hooks() override { return tasks_[0]->hooks(); }
 
  private:
   std::vector<parallel::ModuleReplica> replicas_of(const std::vector<std::shared_ptr<Task>>& tasks);
 
-  const std::shared_ptr<Task> first_;
+  const std::vector<std::shared_ptr<Task>> tasks_;
   parallel::Replicated replicated_;
 };
 

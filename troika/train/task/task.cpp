@@ -71,8 +71,20 @@ nn::Tensors Task::block_inputs(const data::Batch& batch) const {
 std::shared_ptr<const nn::OutputLoss> Task::output_loss(const data::Batch& batch,
                                                         nn::OutputLoss::Kind kind) const {
   if (!model_ || !model_->has_output_layer() || has_own_loss()) return nullptr;
-  return std::make_shared<nn::OutputLoss>(
-      nn::OutputLoss{.targets = batch["targets"], .ignored = metrics::kIgnored, .kind = kind});
+  return std::make_shared<nn::OutputLoss>(nn::OutputLoss{.targets = batch["targets"],
+                                                         .ignored = metrics::kIgnored,
+                                                         .kind = kind,
+                                                         .terms = loss_terms_});
+}
+
+void Task::use_loss_terms(const nn::LossTerms& terms) {
+  if (!terms.is_plain() && has_own_loss()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "label smoothing and z-loss are terms of the cross entropy",
+                 .got = "trainer.label_smoothing or trainer.z_loss, and a task with its own loss",
+                 .expected = "neither, or a task without its own loss"});
+  }
+  loss_terms_ = terms;
 }
 
 void Task::recompute(layout::RecomputePlan plan) {
@@ -106,8 +118,9 @@ void Task::log_to(observe::MetricLog* log, int64_t batch_size) {
 
 at::Tensor Task::loss(const Outputs& outputs, const data::Batch& batch) {
   if (loss_) return loss_(outputs, batch);
-  return nn::cross_entropy(outputs.only(),
-                           {.targets = batch["targets"], .ignored = metrics::kIgnored});
+  return nn::cross_entropy(
+      outputs.only(),
+      {.targets = batch["targets"], .ignored = metrics::kIgnored, .terms = loss_terms_});
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {

@@ -102,6 +102,10 @@ class Task : public Hooks {
   // Initializes the module's values if they are missing.
   void make_values();
 
+  // Sets what is added to the cross entropy of training steps from now on; evaluations stay plain.
+  // Throws Error(usage) for terms of a task with a loss of its own.
+  virtual void use_loss_terms(const nn::LossTerms& terms);
+
   // Sets the plan by which activations are recomputed from now on. For a plan that is not empty,
   // throws Error(usage) if blocks() does.
   void recompute(layout::RecomputePlan plan);
@@ -181,6 +185,7 @@ class Task : public Hooks {
   void judge_losses(const nn::Tensors& rows, const data::Batch& batch, Evaluation& evaluation);
 
   std::shared_ptr<torch::nn::Module> module_;
+  nn::LossTerms loss_terms_;
   std::shared_ptr<compat::DeferredInit> values_;
   std::shared_ptr<nn::Model> model_;  // the same module, if the task was made of an nn::Model
   // The guard is in the model, which copies of this task share.
