@@ -64,6 +64,7 @@
 #include "troika/parallel/sync_batch_norm.h"
 #include "troika/parallel/tensor/split_table.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
+#include "troika/parallel/warm_up.h"
 #include "troika/plan/automatic.h"
 #include "troika/plan/drawing.h"
 #include "troika/plan/simulator.h"
