@@ -109,6 +109,30 @@ TEST_F(FtLaunch, TrainsLikeOneProcess) {
                       alone / "runs/run/checkpoints/last.safetensors");
 }
 
+// Checkpoints come in the middle of rounds, too.
+TEST_F(FtLaunch, StartsLostReplicasOfDiLoCoAgain) {
+  auto diloco = options(3, 1);
+  diloco.command.back() += " --trainer.strategy=diloco --diloco.inner_steps=4 --diloco.fragments=2";
+  cluster::Launch launch(diloco);
+  ASSERT_TRUE(saves_beyond(checkpoints(), 0, kFtPatience)) << launch.err();
+  kill(0);
+  ASSERT_TRUE(saves_beyond(checkpoints(), step() + 20, kFtPatience)) << launch.err();
+  launch.signal(SIGTERM);
+  EXPECT_EQ(launch.wait(), 6) << launch.err();
+  EXPECT_THAT(launch.err(),
+              AllOf(HasSubstr("[cluster] rank 0: killed by SIGKILL (137); restart 1 of 1"),
+                    HasSubstr(" started again")));
+}
+
+TEST_F(FtLaunch, CountsTheSamplesOfDiLoCo) {
+  const auto outcome = run_program(
+      fmt::format("cd {}; exec {} launch -n 3 --fault-tolerant {} {} --trainer.strategy=diloco "
+                  "--diloco.inner_steps=3 --trainer.max_steps=9",
+                  folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, kFtTraining));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[cluster] 108 of 108 samples counted, 0 replicas lost"));
+}
+
 TEST_F(FtLaunch, IsForItsStrategyAlone) {
   for (const auto* command : {"train", "validate"}) {
     const auto outcome = run_program(

@@ -61,6 +61,15 @@ void own_loop(const std::shared_ptr<nn::Model>& model, const comm::Group& group,
 
 }  // namespace data_parallelism
 
+namespace diloco {
+
+void own_loop(const std::shared_ptr<nn::Model>& model, const comm::Group& group,
+              const at::Tensor& loss, const std::unique_ptr<optim::FlatOptimizer>& optimizer) {
+#include "diloco-1.inc"
+}
+
+}  // namespace diloco
+
 namespace pipelines {
 
 void step(const std::shared_ptr<nn::Model>& model, const comm::Group& world,

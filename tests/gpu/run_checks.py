@@ -36,7 +36,7 @@ def strategy(name):
     """Its options."""
     options = [f"--trainer.strategy={name}"]
     if name in LOCAL:
-        return [*options, f"--{name}.period=4"]
+        return [*options, f"--{name}.{'inner_steps' if name == 'diloco' else 'period'}=4"]
     if name in PIPELINES:
         return [*options, "--trainer.accumulate_grad_batches=4", "--data.global_batch_size=16"]
     return options

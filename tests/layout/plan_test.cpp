@@ -31,9 +31,13 @@ Plan unusual_plan() {
                        .zero_group = 2,
                        .period = 8,
                        .warmup_steps = 9,
-                       .outer_step = true,
-                       .outer_lr = 0.1,
-                       .outer_momentum = 0.3,
+                       .outer = {.is_on = true,
+                                 .lr = 0.1,
+                                 .momentum = 0.3,
+                                 .fragments = 2,
+                                 .delay = 3,
+                                 .mixing = 0.25,
+                                 .codec = "int8"},
                        .servers = {.consistency = "bounded",
                                    .delay = 3,
                                    .count = 5,
@@ -253,7 +257,7 @@ TEST(Plan, IsExplained) {
   EXPECT_THAT(explain({.exchange = {.method = ExchangeMethod::local_steps,
                                     .period = 5,
                                     .warmup_steps = 7,
-                                    .outer_step = true}}),
+                                    .outer = {.is_on = true}}}),
               HasSubstr("every 5 steps, by an outer SGD of rate 0.7 and momentum 0.9; the first 7 "
                         "steps average gradients"));
   EXPECT_THAT(

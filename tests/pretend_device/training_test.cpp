@@ -53,7 +53,7 @@ class Training : public train::ResumedRun {
     // adaptive methods would amplify.
     options_.optimizer.eps = 1;
     options_.local_sgd = {.period = 2, .warmup_steps = 3};
-    options_.diloco.period = 3;
+    options_.diloco.inner_steps = 3;
   }
 
   // Runs on the pretend device and on the CPU, and expects equal results.

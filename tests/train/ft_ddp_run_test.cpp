@@ -199,7 +199,7 @@ TEST_F(FtDdpRun, TrainsOnceInALaunch) {
   const Waves waves;
   trainer.fit(*task, waves, waves);
   EXPECT_ERROR(trainer.fit(*task, waves, waves), ErrorKind::usage,
-               "[train] strategy ft_ddp trains once in a launch; got a second fit(), expected one "
+               "[train] a launch with a lighthouse trains once; got a second fit(), expected one "
                "fit() (start another launch, or call fit() of another Trainer in one process)");
 }
 
@@ -231,7 +231,7 @@ TEST_F(FtDdpRun, RefusesWhatItDoesNotSupport) {
   EXPECT_ERROR(make_quorum_run(with({"trainer.strategy=zero1"}), environment, launched),
                ErrorKind::usage,
                "[train] a fault-tolerant launch of ranks that do not go on without each other; got "
-               "another strategy, expected troika train with strategy ft_ddp (leave out "
+               "another strategy, expected troika train with strategy ft_ddp or diloco (leave out "
                "--fault-tolerant)");
 }
 

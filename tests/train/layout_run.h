@@ -72,7 +72,7 @@ class LayoutRun : public testing::Test {
       SCOPED_TRACE(strategy);
       options_.trainer.strategy = strategy;
       options_.trainer.devices = 2;
-      options_.diloco.period = 2;
+      options_.diloco.inner_steps = 2;
       options_.trainer.accumulate_grad_batches = strategy == "ddp" ? 2 : 1;
       const auto usual = fit(order_.usual, 2);
       const auto other = fit(order_.other, 2);

@@ -76,7 +76,7 @@ TEST(ResolvePlan, ReadsTheOptionsOfTheStrategy) {
   options.trainer.precision = "bf16-mixed";
   options.optimizer.offload = "folder";
   auto plan = resolve_plan(options, Cluster::uniform(1, 2));
-  EXPECT_TRUE(plan.exchange.outer_step);
+  EXPECT_TRUE(plan.exchange.outer.is_on);
   EXPECT_EQ(plan.exchange.period, 500);
   EXPECT_EQ(plan.micro_batches, 3);
   EXPECT_FALSE(plan.sums_micro_batches);
@@ -296,7 +296,7 @@ class PlannedRun : public testing::Test {
     options_.data.batch_size = 1;
     options_.optimizer.lr = 0.1;
     options_.local_sgd = {.period = 2, .warmup_steps = 1};
-    options_.diloco = {.period = 2, .warmup_steps = 1, .outer_lr = 0.5, .outer_momentum = 0.5};
+    options_.diloco = {.inner_steps = 2, .warmup_steps = 1, .outer_lr = 0.5, .outer_momentum = 0.5};
   }
 
   // The weights of rank 0 after a run on four ranks.

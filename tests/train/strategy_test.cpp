@@ -131,7 +131,7 @@ TEST_F(Strategies, EveryNameTrains) {
       continue;  // downpour_run_test.cpp
     if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant)
       continue;  // ft_ddp_run_test.cpp
-    options.diloco = {.period = 3, .warmup_steps = 2, .outer_lr = 0.5, .outer_momentum = 0.5};
+    options.diloco = {.inner_steps = 3, .warmup_steps = 2, .outer_lr = 0.5, .outer_momentum = 0.5};
     options.local_sgd = {.period = 3, .warmup_steps = 5};
     const std::vector<int> machines{0, name == "ddp2" ? 1 : 0};  // it has one process on each
     const auto course = fit(options, machines, make_points_task);
@@ -163,8 +163,9 @@ TEST_F(Strategies, OptionsOfTheirSectionsCount) {
   train("local 2", {local, "--local_sgd.period=2"});
   train("local 3", {local, "--local_sgd.period=3"});
   train("post 5", {post, "--local_sgd.period=3", "--local_sgd.warmup_steps=5"});
-  train("diloco 2", {"--trainer.strategy=diloco", "--diloco.period=2"});
-  train("diloco slow", {"--trainer.strategy=diloco", "--diloco.period=2", "--diloco.outer_lr=0.1"});
+  train("diloco 2", {"--trainer.strategy=diloco", "--diloco.inner_steps=2"});
+  train("diloco slow",
+        {"--trainer.strategy=diloco", "--diloco.inner_steps=2", "--diloco.outer_lr=0.1"});
   for (const auto& [one, a] : courses) {
     for (const auto& [other, b] : courses) {
       if (one == other) continue;

@@ -54,7 +54,7 @@ TEST_F(ValidationStop, IsExactWithWeightAverages) {
 // Two steps after an outer step, so that replicas differ.
 TEST_F(ValidationStop, IsExactBetweenOuterStepsOfDiLoCo) {
   options_.trainer.strategy = "diloco";
-  options_.diloco.period = 4;
+  options_.diloco.inner_steps = 4;
   expect_exact_from_validations();
 }
 

@@ -171,9 +171,10 @@ Entry add_launch(CLI::App& app, const AfterDashes& rest) {
                    "how often all ranks are restarted after one failed")
       ->capture_default_str();
   command
-      ->add_flag("--fault-tolerant,--fault_tolerant", options.fault_tolerant,
-                 "ranks are replicas of strategy ft_ddp: the end of one is not the end of the "
-                 "others, and --max-restarts is how often one is started again alone")
+      ->add_flag(
+          "--fault-tolerant,--fault_tolerant", options.fault_tolerant,
+          "ranks are replicas of strategy ft_ddp or diloco: the end of one is not the end of the "
+          "others, and --max-restarts is how often one is started again alone")
       ->excludes("--nnodes")
       ->excludes(endpoint);
   auto* workers =

@@ -86,13 +86,7 @@ void add_exchange(config::Table& table, Written& written) {
   table.add("exchange.warmup_steps", &exchange.warmup_steps,
             "local_steps: number of steps at the start that average gradients",
             config::count_from(0));
-  table.add(
-      "exchange.outer_step", &exchange.outer_step,
-      "local_steps: an outer SGD with Nesterov momentum uses the averages as gradients (DiLoCo)");
-  table.add("exchange.outer_lr", &exchange.outer_lr, "outer SGD: learning rate",
-            config::above(0.0));
-  table.add("exchange.outer_momentum", &exchange.outer_momentum, "outer SGD: momentum",
-            config::from_to_below(0.0, 1.0));
+  add_keys(table, exchange.outer);
 }
 
 void add_servers(config::Table& table, ServerExchange& servers) {
@@ -363,6 +357,7 @@ void Plan::verify() const {
     refuse("servers.replicas", std::to_string(servers.replicas),
            fmt::format("fewer than the {} server{}", count, count == 1 ? "" : "s"));
   }
+  exchange.outer.verify(exchange.period);
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "troika/layout/mesh.h"
+#include "troika/layout/outer_exchange.h"
 #include "troika/layout/schedules/schedule.h"
 #include "troika/layout/schedules/stage_weights.h"
 #include "troika/layout/summation.h"
@@ -88,11 +89,7 @@ struct GradientExchange {
   // average gradients.
   int64_t period = 1;
   int64_t warmup_steps = 0;
-  // Whether an outer optimizer, SGD with Nesterov momentum, steps at each average (DiLoCo,
-  // Douillard et al. 2023, arXiv 2311.08105).
-  bool outer_step = false;
-  double outer_lr = 0.7;
-  double outer_momentum = 0.9;
+  OuterExchange outer = {};  // for local_steps: the averages are gradients of an outer SGD
 
   ServerExchange servers = {};
   DownpourExchange downpour = {};
@@ -171,8 +168,8 @@ struct Plan {
   // Returns all keys, each with a comment.
   std::string text() const;
   // Throws Error(usage) if ZeRO's stage or group, threads, sequence parallelism, values of
-  // `servers`, `downpour` or `summation`, or a schedule without flushes are combined with a method,
-  // a mesh, micro-batches or each other in a way that is not supported.
+  // `servers`, `downpour`, `summation` or `outer`, or a schedule without flushes are combined with
+  // a method, a mesh, micro-batches or each other in a way that is not supported.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.

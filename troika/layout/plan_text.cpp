@@ -66,10 +66,7 @@ std::string exchange_text(const Plan& plan) {
   }
   std::string text = fmt::format("ranks step by themselves and average parameters every {} steps",
                                  exchange.period);
-  if (exchange.outer_step) {
-    text += fmt::format(", by an outer SGD of rate {} and momentum {}", exchange.outer_lr,
-                        exchange.outer_momentum);
-  }
+  text += exchange.outer.text();
   if (exchange.warmup_steps > 0) {
     text += fmt::format("; the first {} steps average gradients", exchange.warmup_steps);
   }

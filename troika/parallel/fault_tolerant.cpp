@@ -7,6 +7,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/quorum_statistics.h"
 
 namespace troika::parallel {
 
@@ -102,11 +103,7 @@ void FaultTolerant::average() {
 }
 
 std::vector<std::pair<std::string, double>> FaultTolerant::take_statistics() {
-  const auto totals = member_.totals();
-  return {{"samples_begun", static_cast<double>(totals.begun)},
-          {"samples_counted", static_cast<double>(totals.counted)},
-          {"replicas", static_cast<double>(member_.counted().members.size())},
-          {"replicas_lost", static_cast<double>(totals.lost)}};
+  return quorum_statistics(member_);
 }
 
 void FaultTolerant::load_state(const optim::NamedTensors& state) {

@@ -85,14 +85,29 @@ void add_options(config::Table& table, LocalSgdOptions& options) {
 }
 
 void add_options(config::Table& table, DiLoCoOptions& options) {
-  table.add("diloco.period", &options.period,
-            "diloco: number of steps between steps of the outer optimizer", count_from(1));
+  table.add("diloco.inner_steps", &options.inner_steps,
+            "diloco: number of steps of each replica by itself between two outer steps of the same "
+            "parameter",
+            count_from(1));
   table.add("diloco.warmup_steps", &options.warmup_steps,
             "diloco: number of steps at the start that average gradients", count_from(0));
   table.add("diloco.outer_lr", &options.outer_lr, "diloco: learning rate of the outer SGD",
             above(0.0));
   table.add("diloco.outer_momentum", &options.outer_momentum,
             "diloco: Nesterov momentum of the outer SGD", from_to_below(0.0, 1.0));
+  table.add("diloco.fragments", &options.fragments,
+            "diloco: number of parts of the model, which step at different times; divides "
+            "diloco.inner_steps",
+            count_from(1));
+  table.add("diloco.delay", &options.delay,
+            "diloco: number of inner steps that replicas make while their changes are averaged; "
+            "below diloco.inner_steps / diloco.fragments",
+            count_from(0));
+  table.add("diloco.mixing", &options.mixing,
+            "diloco: part of a replica's own weights in its weights after an outer step",
+            config::between(0.0, 1.0));
+  table.add("diloco.codec", &options.codec, "diloco: compression of the changes that are averaged",
+            one_of({"none", "fp16", "bf16", "int8"}));
 }
 
 void add_options(config::Table& table, ServerSection& options) {

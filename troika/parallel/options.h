@@ -61,10 +61,14 @@ struct PipelineSection {
 
 // Section [diloco].
 struct DiLoCoOptions {
-  int64_t period = 500;
+  int64_t inner_steps = 500;
   int64_t warmup_steps = 0;
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
+  int64_t fragments = 1;
+  int64_t delay = 0;  // inner steps
+  double mixing = 0;  // of a replica's own weights
+  std::string codec = "none";
 };
 
 // Section [server], of strategies parameter_server and downpour; byteps has `servers` and

@@ -83,6 +83,10 @@ class ParameterStore {
   // Makes all parameters of the module present for the passes of one step. Needed only if
   // shards_parameters() and the parameters are not gathered by forward passes. Blocks.
   virtual void gather_parameters() {}
+  // Gives the module the values that this rank trains, before a forward pass of training. Needed
+  // only after synchronize_replicas(), make_whole() or fetch_states() of a store that then shows
+  // others. Does not communicate.
+  virtual void begin_training() {}
   // Makes parameters and buffers the same bits on all ranks, for validation, checkpoints of the
   // module and the end of training. Does nothing where they are equal already. Blocks.
   virtual void synchronize_replicas() = 0;

@@ -190,21 +190,34 @@ void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& t
   }
 }
 
+void PackedTensors::unpack() const {
+  const at::NoGradGuard no_grad;
+  parallel::unpack(flat, members);
+}
+
+std::vector<PackedTensors> pack_alike(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<PackedTensors> result;
+  for (auto& members : alike(tensors)) {
+    const auto flat = pack(members);
+    result.push_back({std::move(members), flat});
+  }
+  return result;
+}
+
 void average_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, double factor,
                     std::string_view label) {
   const at::NoGradGuard no_grad;
-  const auto lists = alike(tensors);
-  std::vector<at::Tensor> packed;
-  for (const auto& members : lists) {
-    packed.push_back(pack(members));
+  const auto lists = pack_alike(tensors);
+  for (const auto& list : lists) {
     if (factor == 0) {
-      packed.back().zero_();
+      list.flat.zero_();
     } else if (factor != 1) {
-      packed.back().mul_(factor);
+      list.flat.mul_(factor);
     }
-    group.all_reduce(packed.back(), comm::ReduceOp::average, {.label = label});
+    group.all_reduce(list.flat, comm::ReduceOp::average, {.label = label});
   }
-  for (size_t i = 0; i < lists.size(); ++i) unpack(packed[i], lists[i]);
+  for (const auto& list : lists) list.unpack();
 }
 
 void check_weight(double weight) {

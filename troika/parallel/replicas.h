@@ -41,6 +41,17 @@ void broadcast_packed(const comm::Group& group, const std::vector<at::Tensor>& t
 void average_packed(const comm::Group& group, const std::vector<at::Tensor>& tensors, double factor,
                     std::string_view label);
 
+// Copies of tensors of one type and device, one after another.
+struct PackedTensors {
+  std::vector<at::Tensor> members;
+  at::Tensor flat;  // on the members' device
+
+  // Copies the values back.
+  void unpack() const;
+};
+// Packs the tensors of each type and device, in an order that is the same on all ranks.
+std::vector<PackedTensors> pack_alike(const std::vector<at::Tensor>& tensors);
+
 // Throws Error(usage) unless `weight` is a finite number >= 0.
 void check_weight(double weight);
 // Returns every rank's weight, after check_weight(). Blocks.

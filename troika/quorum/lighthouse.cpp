@@ -74,10 +74,11 @@ void Lighthouse::join(const std::string& name, const Report& report, net::Durati
   if (report.rules != *rules_) {
     const auto text = [](const Rules& rules) {
       return fmt::format(
-          "{} replicas, min_replicas {}, global batch {}, join timeout {} s, heartbeat "
+          "{} replicas, min_replicas {}, global batch {}, {} inner steps, join timeout {} s, "
+          "heartbeat "
           "timeout {} s, timeout {} s",
-          rules.replicas, rules.min_replicas, rules.global_batch, rules.join_timeout,
-          rules.heartbeat_timeout, rules.timeout);
+          rules.replicas, rules.min_replicas, rules.global_batch, rules.inner_steps,
+          rules.join_timeout, rules.heartbeat_timeout, rules.timeout);
     };
     const auto why = fmt::format("replica {} has {}; the others have {}", report.rank,
                                  text(report.rules), text(*rules_));
@@ -158,7 +159,7 @@ void Lighthouse::begin(int64_t step, net::Duration now) {
     members[static_cast<size_t>(i)].share = {.first = first, .count = end - first};
   }
   quorum_->members = std::move(members);
-  totals_.begun += rules_->global_batch;
+  totals_.begun += rules_->global_batch * rules_->inner_steps;
   send_quorum();
 }
 
@@ -186,7 +187,7 @@ void Lighthouse::vote(const std::string& name, const Report& report, net::Durati
   votes.insert(name);
   if (!vote_end) vote_end = now + seconds(rules_->timeout);
   if (votes.size() < quorum_->members.size()) return;
-  totals_.counted += quorum_->samples();
+  totals_.counted += quorum_->samples() * rules_->inner_steps;
   begin(quorum_->step + 1, now);
 }
 
@@ -235,7 +236,8 @@ void Lighthouse::remove(const std::string& name, net::Duration now) {
 
 void Lighthouse::finish(const std::string& name) {
   // The quorum of a step that nobody makes, because the run ends before it.
-  if (quorum_ && !is_pending_ && attempt_.votes.empty()) totals_.begun -= rules_->global_batch;
+  if (quorum_ && !is_pending_ && attempt_.votes.empty())
+    totals_.begun -= rules_->global_batch * rules_->inner_steps;
   is_finished_ = true;
   for (const auto& [other, known] : known_) {
     if (other != name) news_.emplace_back(other, News{.kind = News::Kind::finished});

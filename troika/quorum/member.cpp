@@ -252,7 +252,7 @@ void Member::drop(int64_t id) {
 
 template <typename Number>
 bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
-                     std::string& problem) {
+                     const Packing<Number>* packing, std::string& problem) {
   const auto stops = [&, id = quorum.id] {
     return news_.quorum.id != id || has_lost_ || !refusal_.empty();
   };
@@ -275,9 +275,10 @@ bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> 
                   .right = quorum.members[right].name,
                   .index = at,
                   .size = size};
-  const auto result = ring_sum<Number>(ring, values, stops, patience, [this] {
+  const auto after_first = [this] {
     if (options_.on_phase) options_.on_phase(Phase::in_sum);
-  });
+  };
+  const auto result = ring_sum<Number>(ring, values, stops, patience, after_first, packing);
   if (result.end == RingResult::End::done) return true;
   drop(quorum.id);
   problem = result.problem;
@@ -286,7 +287,8 @@ bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> 
 
 template <typename Number>
 std::vector<Number> Member::sum(size_t size,
-                                const std::function<void(std::span<Number>, bool is_first)>& fill) {
+                                const std::function<void(std::span<Number>, bool is_first)>& fill,
+                                const Packing<Number>* packing) {
   const auto tell = [&](Phase phase) {
     if (options_.on_phase) options_.on_phase(phase);
   };
@@ -305,7 +307,7 @@ std::vector<Number> Member::sum(size_t size,
     fill(*values, own == quorum.members.data());
     std::string problem;
     report({.kind = Report::Kind::summing, .id = quorum.id});
-    const bool is_done = try_sum<Number>(quorum, values, problem);
+    const bool is_done = try_sum<Number>(quorum, values, packing, problem);
     if (is_done || !problem.empty()) {
       tell(Phase::before_vote);
       report({.kind = Report::Kind::vote, .id = quorum.id, .ok = is_done, .text = problem});
@@ -331,9 +333,10 @@ std::vector<Number> Member::sum(size_t size,
 }
 
 template std::vector<float> Member::sum<float>(size_t,
-                                               const std::function<void(std::span<float>, bool)>&);
+                                               const std::function<void(std::span<float>, bool)>&,
+                                               const Packing<float>*);
 template std::vector<double> Member::sum<double>(
-    size_t, const std::function<void(std::span<double>, bool)>&);
+    size_t, const std::function<void(std::span<double>, bool)>&, const Packing<double>*);
 
 bool Member::is_lowest() {
   const auto quorum = current();
@@ -361,7 +364,10 @@ bool Member::must_save(const std::function<bool()>& stops) {
 }
 
 void Member::abandon() {
-  net::act_on(endpoint_, [this] { endpoint_.listen_to_peers({}); });
+  net::act_on(endpoint_, [this] {
+    endpoint_.listen_to_peers({});
+    if (refusal_.empty()) refusal_ = "that it left";
+  });
   endpoint_.part(kLighthouse, kTimeToPart);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "troika/net/tcp_endpoint.h"
+#include "troika/quorum/packing.h"
 #include "troika/quorum/wire.h"
 
 namespace troika::quorum {
@@ -72,10 +73,13 @@ class Member {
       const std::function<bool()>& stops = [] { return false; });
   // Sums numbers over the members, and commits the step. `fill` writes this member's numbers;
   // `is_first` is true on exactly one of the members. It is called again after other members were
-  // lost. Returns the sum over the members of counted(), the same bits on all.
+  // lost. Returns the sum over the members of counted(), the same bits on all. `packing`: how the
+  // numbers travel; null: as they are. A thread other than that of begin_step() may call this,
+  // while no other function but abandon() is called.
   template <typename Number>
   std::vector<Number> sum(size_t size,
-                          const std::function<void(std::span<Number>, bool is_first)>& fill);
+                          const std::function<void(std::span<Number>, bool is_first)>& fill,
+                          const Packing<Number>* packing = nullptr);
   // Whether this member is the one of the lowest rank that has the state, in the current quorum or,
   // while replicas are missing, in that of the last sum().
   bool is_lowest();
@@ -91,7 +95,8 @@ class Member {
   bool must_save(const std::function<bool()>& stops = [] { return false; });
   // Leaves before the next step. `is_finished`: because the run is, and its final state is saved.
   void leave(bool is_finished);
-  // Ends the membership after a failure, as the end of the process would.
+  // Ends the membership after a failure, as the end of the process would. A sum() in another thread
+  // throws Error(quorum, peer).
   void abandon();
 
  private:
@@ -110,7 +115,7 @@ class Member {
   void give_state(const std::string& peer, int64_t step);
   template <typename Number>
   bool try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
-               std::string& problem);
+               const Packing<Number>* packing, std::string& problem);
   // Throws Error(peer) if another replica has finished the run.
   void require_unfinished(int64_t step);
   // Throws Error(peer).

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "troika/net/endpoint.h"
+#include "troika/quorum/packing.h"
 
 namespace troika::quorum {
 
@@ -30,9 +31,11 @@ struct RingResult {
 // true, a neighbour is lost, or `at_most` has passed. `stops` runs under Endpoint's rules for
 // callbacks. If the sum is not done, `values` must not be read, and live until the neighbours have
 // taken or dropped what was sent. `after_first` is called after the first of 2 (size - 1) rounds.
+// `packing`: how the numbers travel; null: as they are.
 template <typename Number>
 RingResult ring_sum(const Ring& ring, const std::shared_ptr<std::vector<Number>>& values,
                     const std::function<bool()>& stops, net::Duration at_most,
-                    const std::function<void()>& after_first);
+                    const std::function<void()>& after_first,
+                    const Packing<Number>* packing = nullptr);
 
 }  // namespace troika::quorum

@@ -11,8 +11,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Address, host, port)
 
 namespace troika::quorum {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rules, replicas, min_replicas, global_batch, join_timeout,
-                                   heartbeat_timeout, timeout)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rules, replicas, min_replicas, global_batch, inner_steps,
+                                   join_timeout, heartbeat_timeout, timeout)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Share, first, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(QuorumMember, name, rank, addresses, share, donor)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Totals, begun, counted, lost)

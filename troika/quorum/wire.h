@@ -36,6 +36,8 @@ struct Rules {
   int replicas = 1;          // that were launched
   int min_replicas = 1;      // a step begins with at least this number
   int64_t global_batch = 1;  // samples of a step, which its members share
+  // Batches of each member between two sums: a step of the quorum is so many steps of a member.
+  int64_t inner_steps = 1;
   double join_timeout = 60;  // seconds to wait for replicas, at the start and below min_replicas
   double heartbeat_timeout = 5;  // a member that is silent for this number of seconds is lost
   // Seconds from the first member that begins its sum, or votes, until the members that have not

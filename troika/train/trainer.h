@@ -38,8 +38,8 @@ class QuorumRun;
 // With strategy downpour, each rank is a replica that trains on samples of its own, in a run of its
 // own: see docs/downpour.md. Hooks and callbacks then see a group of one rank.
 //
-// With strategy ft_ddp, each process is a replica in a run of its own, with a group of one rank:
-// see docs/fault-tolerance.md.
+// With strategy ft_ddp, and with diloco under a launch with a lighthouse, each process is a replica
+// in a run of its own, with a group of one rank: see docs/fault-tolerance.md and docs/diloco.md.
 class Trainer {
  public:
   // Throws Error(usage) if the options ask for a different group (see require_group_of());
@@ -129,8 +129,8 @@ class Trainer {
   // job was requeued.
   int exit_code() const;
 
-  // Makes fit() of strategy ft_ddp train at this place among the replicas. Without it, fit() takes
-  // the place that a launcher gave this process.
+  // Makes fit() of strategy ft_ddp or diloco train at this place among the replicas. Without it,
+  // fit() takes the place that a launcher gave this process.
   void take_part(std::shared_ptr<QuorumRun> quorum) { quorum_ = std::move(quorum); }
   // Gives the next fit() the result of check_memory_of(); otherwise fit() calls check_memory_of()
   // itself.
@@ -169,7 +169,7 @@ class Trainer {
   comm::Group group_;
   // Not empty: this run is that of one of these replicas, which train by themselves.
   std::optional<comm::Group> replicas_;
-  std::shared_ptr<QuorumRun> quorum_;  // of strategy ft_ddp
+  std::shared_ptr<QuorumRun> quorum_;  // of replicas that may be lost
   Callbacks callbacks_;
   StopQuestion question_;
   std::shared_ptr<const cluster::StopSignals> signals_;

@@ -33,10 +33,10 @@ namespace troika::cluster {
 // outputs of worker 0 are forwarded unchanged; logs are scheduler.log, server-N.log and
 // worker-N.log.
 //
-// With LaunchOptions::fault_tolerant, the ranks are replicas of strategy ft_ddp, and the launch is
-// their lighthouse, at TROIKA_LIGHTHOUSE. The end of one of them is announced, and is not the end
-// of the others; with max_restarts, another process takes its place. The exit code is 0 if a
-// replica succeeded; otherwise that of the first failure of the processes that were not replaced.
+// With LaunchOptions::fault_tolerant, the ranks are replicas of strategy ft_ddp or diloco, and the
+// launch is their lighthouse, at TROIKA_LIGHTHOUSE. The end of one of them is announced, and is not
+// the end of the others; with max_restarts, another process takes its place. The exit code is 0 if
+// a replica succeeded; otherwise that of the first failure of the processes that were not replaced.
 //
 // Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 // MASTER_ADDR, MASTER_PORT (new in each round if the launcher chooses it),

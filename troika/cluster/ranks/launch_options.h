@@ -32,7 +32,8 @@ struct RoleOptions {
 };
 
 struct LaunchOptions {
-  // The processes are replicas that go on without each other (strategy ft_ddp), on one machine.
+  // The processes are replicas that go on without each other (strategies ft_ddp and diloco), on one
+  // machine.
   bool fault_tolerant = false;
   int processes = 1;  // number of ranks on this machine; with `roles`, of all processes
   std::optional<RoleOptions> roles;

@@ -56,6 +56,13 @@ void SimulatedRun::verify() const {
   if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
     refuse("exchange.method of a simulation", "quorum", "all_reduce, zero or local_steps");
   }
+  const auto& outer = plan.exchange.outer;
+  if (outer.fragments > 1 || outer.delay > 0 || outer.codec != "none") {
+    refuse("outer steps of a simulation",
+           fmt::format("{} fragments, a delay of {} and codec {}", outer.fragments, outer.delay,
+                       outer.codec),
+           "one fragment that is sent as it is and not delayed");
+  }
   if (plan.without_flushes.steps_by_replicas) {
     refuse("schedule.steps_by_replicas of a simulation", "true", "false");
   }

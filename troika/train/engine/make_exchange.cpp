@@ -9,12 +9,16 @@
 #include "troika/compat/deferred_init.h"
 #include "troika/nn/precision.h"
 #include "troika/parallel/data_parallel.h"
+#include "troika/parallel/diloco/diloco.h"
+#include "troika/parallel/diloco/group_mean.h"
+#include "troika/parallel/diloco/quorum_mean.h"
 #include "troika/parallel/fault_tolerant.h"
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/tensor/tensor_exchange.h"
+#include "troika/parallel/warm_up.h"
 #include "troika/train/engine/served_exchange.h"
 
 namespace troika::train {
@@ -22,6 +26,7 @@ namespace troika::train {
 namespace {
 
 using layout::ExchangeMethod;
+using parallel::Exchange;
 
 parallel::DataParallelOptions data_parallel_options(const layout::Plan& plan, Trace* trace) {
   parallel::DataParallelOptions result;
@@ -48,6 +53,20 @@ parallel::ShardedOptions sharded_options(const layout::Plan& plan, const std::st
           .group_size = static_cast<int>(plan.exchange.zero_group),
           .shard_multiple = optim::shard_multiple(optimizer),
           .data_parallel = ddp};
+}
+
+std::unique_ptr<Exchange> make_diloco(const layout::GradientExchange& exchange,
+                                      torch::nn::Module& module,
+                                      std::unique_ptr<parallel::ReplicaMean> mean, Trace* trace) {
+  const auto& outer = exchange.outer;
+  return std::make_unique<parallel::DiLoCo>(
+      module, std::move(mean),
+      parallel::DiLoCoSchedule{.inner_steps = exchange.period, .delay = outer.delay},
+      parallel::OuterOptions{.lr = outer.lr,
+                             .momentum = outer.momentum,
+                             .fragments = outer.fragments,
+                             .mixing = outer.mixing},
+      trace);
 }
 
 void require_replicas(const layout::Plan& plan, const Task& task) {
@@ -81,10 +100,9 @@ void require_precision(const layout::Plan& plan) {
 
 }  // namespace
 
-std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan,
-                                                        const std::string& optimizer,
-                                                        torch::nn::Module& part,
-                                                        const comm::Group& group, Trace* trace) {
+std::unique_ptr<Exchange> make_stage_exchange(const layout::Plan& plan,
+                                              const std::string& optimizer, torch::nn::Module& part,
+                                              const comm::Group& group, Trace* trace) {
   const auto ddp = data_parallel_options(plan, trace);
   if (plan.exchange.method == ExchangeMethod::all_reduce) {
     return std::make_unique<parallel::DataParallel>(part, group, ddp);
@@ -94,11 +112,10 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
   return std::make_unique<parallel::Sharded>(part, group, options);
 }
 
-std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
-                                                  const TrainOptions& options,
-                                                  const OptimizerRecipe& recipe, Task& task,
-                                                  const comm::MeshGroups& groups, Trace* trace,
-                                                  compat::DeferredInit* values) {
+std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOptions& options,
+                                        const OptimizerRecipe& recipe, Task& task,
+                                        const comm::MeshGroups& groups, Trace* trace,
+                                        compat::DeferredInit* values) {
   const auto& group = groups.data();
   require_replicas(plan, task);
   TROIKA_CHECK(plan.exchange.method != ExchangeMethod::downpour, "a method of replicas together");
@@ -132,26 +149,45 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
     zero.values = values;
     return std::make_unique<parallel::Sharded>(task.module(), group, zero);
   }
-  parallel::LocalStepsOptions local{
-      .period = exchange.period, .warmup_steps = exchange.warmup_steps, .synchronous = ddp};
-  if (exchange.outer_step) {
-    local.outer = parallel::diloco_outer(exchange.outer_lr, exchange.outer_momentum);
+  auto& module = task.module();
+  const auto after_warm_up = [&module, group, exchange, trace,
+                              copy_state = ddp.copy_state]() -> std::unique_ptr<Exchange> {
+    if (!exchange.outer.is_on) {
+      return std::make_unique<parallel::LocalSteps>(
+          module, group,
+          parallel::LocalStepsOptions{.period = exchange.period, .copy_state = copy_state});
+    }
+    const auto& outer = exchange.outer;
+    parallel::make_same(group, module, copy_state);
+    return make_diloco(exchange, module,
+                       std::make_unique<parallel::GroupMean>(group, outer.codec, outer.delay > 0),
+                       trace);
+  };
+  if (exchange.warmup_steps == 0) return after_warm_up();
+  return std::make_unique<parallel::WarmUp>(module, group, exchange.warmup_steps, ddp,
+                                            after_warm_up);
+}
+
+std::unique_ptr<Exchange> make_quorum_exchange(const layout::Plan& plan,
+                                               const TrainOptions& options,
+                                               torch::nn::Module& module, quorum::Member& member,
+                                               Trace* trace) {
+  const bool require_finite = options.trainer.terminate_on_nan;
+  const auto& outer = plan.exchange.outer;
+  if (outer.is_on) {
+    return make_diloco(plan.exchange, module,
+                       std::make_unique<parallel::QuorumMean>(
+                           member, parallel::QuorumMeanOptions{.codec = outer.codec,
+                                                               .require_finite = require_finite}),
+                       trace);
   }
-  return std::make_unique<parallel::LocalSteps>(task.module(), group, local);
-}
-
-std::unique_ptr<parallel::Exchange> make_fault_tolerant(const TrainOptions& options,
-                                                        torch::nn::Module& module,
-                                                        quorum::Member& member) {
   return std::make_unique<parallel::FaultTolerant>(
-      module, member,
-      parallel::FaultTolerantOptions{.require_finite = options.trainer.terminate_on_nan});
+      module, member, parallel::FaultTolerantOptions{.require_finite = require_finite});
 }
 
-std::unique_ptr<parallel::Exchange> make_downpour(const layout::Plan& plan,
-                                                  const TrainOptions& options,
-                                                  const OptimizerRecipe& recipe, Task& task,
-                                                  const comm::Group& replicas) {
+std::unique_ptr<Exchange> make_downpour(const layout::Plan& plan, const TrainOptions& options,
+                                        const OptimizerRecipe& recipe, Task& task,
+                                        const comm::Group& replicas) {
   require_replicas(plan, task);
   return make_served_exchange(plan, options, recipe, task.module(), replicas);
 }

@@ -39,10 +39,12 @@ std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const comm::MeshGroups& groups, Trace* trace,
                                                   compat::DeferredInit* values = nullptr);
 
-// Makes the exchange of method fault_tolerant. The member must outlive it.
-std::unique_ptr<parallel::Exchange> make_fault_tolerant(const TrainOptions& options,
-                                                        torch::nn::Module& module,
-                                                        quorum::Member& member);
+// Makes the exchange of method fault_tolerant, or of DiLoCo, over the members of a quorum. The
+// member must outlive it.
+std::unique_ptr<parallel::Exchange> make_quorum_exchange(const layout::Plan& plan,
+                                                         const TrainOptions& options,
+                                                         torch::nn::Module& module,
+                                                         quorum::Member& member, Trace* trace);
 
 // Makes the exchange of a plan of method downpour, of which the ranks of `replicas` are the
 // replicas. Throws Error(usage) like make_exchange(). Called by all ranks; blocks.

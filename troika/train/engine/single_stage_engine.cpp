@@ -132,7 +132,8 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
          .expected = "one that steps on the device",
          .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
-  exchange_ = setup.quorum ? make_fault_tolerant(setup.options, task.module(), *setup.quorum)
+  exchange_ = setup.quorum ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum,
+                                                  setup.trace)
               : plan.exchange.method == layout::ExchangeMethod::downpour
                   ? make_downpour(plan, setup.options, recipe_, task,
                                   setup.replicas ? *setup.replicas : setup.groups.data())
@@ -174,6 +175,7 @@ const layout::Schedule& SingleStageEngine::schedule_of(int64_t micro_batches) {
 
 StepResult SingleStageEngine::step(MicroBatches& batches) {
   TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
+  exchange_->begin_training();
   StepResult result;
   const data::Batch* loaded = nullptr;
   std::optional<ActiveMicroBatch> active;

@@ -46,7 +46,7 @@ class Epochs {
   // Micro-batches of the epoch already trained on.
   int64_t micro_batches_done() const { return at_.position / batch_; }
 
-  // From now on, load_next() loads this part of each micro-batch only: of strategy ft_ddp. Returns
+  // From now on, load_next() loads this part of each micro-batch only: of a quorum. Returns
   // whether it is another part than before.
   bool take_share(const quorum::Share& share) { return !(std::exchange(share_, share) == share); }
   // Loads this rank's next `count` micro-batches of the epoch, for a device of this type.

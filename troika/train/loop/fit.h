@@ -58,10 +58,10 @@ class Fit {
   struct TakenMicroBatches;
   // Returns early, after any micro-batch, if asked to stop.
   void train_epoch();
-  // Waits for this replica's part of the step (strategy ft_ddp). `left`: as of train_step().
-  // Returns false if asked to stop.
+  // Waits for this replica's part of the step, if it begins one of the quorum. `left`: as of
+  // train_step(). Returns false if asked to stop.
   bool begin_quorum_step(TakenMicroBatches& taken, int64_t left);
-  // Leaves the replicas of strategy ft_ddp. Saves the end of the run if the replica that did is
+  // Leaves the other replicas of the quorum. Saves the end of the run if the replica that did is
   // lost.
   void leave_quorum();
   // Repeats the validation within the epoch in which the run was stopped, if any. Returns whether

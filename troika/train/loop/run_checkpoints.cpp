@@ -54,6 +54,7 @@ void RunCheckpoints::save_asked_paths() {
   parts_.log.read_losses();
   // A resumed run expects all rows before the checkpoints.
   parts_.log.flush();
+  parts_.engine.store().fetch_states();
   for (const auto& [path, weights_only] : std::exchange(asked_, {})) {
     if (!parts_.setup.writes_checkpoints()) continue;
     checkpoint::write_checkpoint(parts_.setup.world(), path, state(weights_only),
@@ -87,6 +88,8 @@ void RunCheckpoints::save(bool to_go_on) {
   const auto& setup = parts_.setup;
   auto& at = parts_.epochs.at();
   at.seconds = parts_.measured.clock().run_seconds();
+  // The members of a quorum agree on the writer after each sum.
+  parts_.engine.store().fetch_states();
   if (!setup.writes_checkpoints()) {
     left_out_ = {at.samples, to_go_on};
     if (to_go_on) saved_samples_ = at.samples;

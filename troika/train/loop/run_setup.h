@@ -33,7 +33,7 @@ struct RunSetup {
   // The ranks whose replicas train by themselves (strategy downpour), each in a run of its own, for
   // which `groups` is this rank alone. They may be lost after the engine was made.
   std::optional<comm::Group> replicas = {};
-  // This replica's place among those of strategy ft_ddp, each of which is in a run of its own. Null
+  // This replica's place among those that may be lost, each of which is in a run of its own. Null
   // with other strategies.
   QuorumRun* quorum = nullptr;
   // Elements in the parameters of the whole model, and in the trainable ones among them.

@@ -102,13 +102,18 @@ void post_local_sgd(Plan& plan, const TrainOptions& options, const Cluster& clus
 }
 
 void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
+  const auto& own = options.diloco;
   auto& exchange = plan.exchange;
   exchange.method = ExchangeMethod::local_steps;
-  exchange.period = options.diloco.period;
-  exchange.warmup_steps = options.diloco.warmup_steps;
-  exchange.outer_step = true;
-  exchange.outer_lr = options.diloco.outer_lr;
-  exchange.outer_momentum = options.diloco.outer_momentum;
+  exchange.period = own.inner_steps;
+  exchange.warmup_steps = own.warmup_steps;
+  exchange.outer = {.is_on = true,
+                    .lr = own.outer_lr,
+                    .momentum = own.outer_momentum,
+                    .fragments = own.fragments,
+                    .delay = own.delay,
+                    .mixing = own.mixing,
+                    .codec = own.codec};
 }
 
 // Each replica is a run of one process, whose steps are those of a quorum

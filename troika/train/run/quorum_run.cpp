@@ -59,11 +59,11 @@ void unpack(std::string_view state, const std::filesystem::path& folder) {
   }
 }
 
-void require_supported(const TrainOptions& options, int replicas) {
-  const auto require = [](bool holds, const std::string& got, const std::string& expected) {
+void require_supported(const TrainOptions& options, const layout::Plan& plan, int replicas) {
+  const auto require = [&](bool holds, const std::string& got, const std::string& expected) {
     if (holds) return;
     throw Error("train", ErrorKind::usage,
-                {.what = "strategy ft_ddp averages the gradients of replicas that may be lost",
+                {.what = fmt::format("the replicas of strategy {} may be lost", plan.strategy),
                  .got = got,
                  .expected = expected});
   };
@@ -79,7 +79,8 @@ void require_supported(const TrainOptions& options, int replicas) {
   require(!options.ema.enabled, "ema.enabled true", "false");
   require(trainer.cpu_bind != "cores", "trainer.cpu_bind cores", "auto or none");
   require(options.ddp.broadcast_buffers, "ddp.broadcast_buffers false", "true");
-  const auto plan = resolve_plan(options, layout::Cluster());
+  require(plan.exchange.warmup_steps == 0,
+          fmt::format("diloco.warmup_steps {}", plan.exchange.warmup_steps), "0");
   require(plan.compression.codec == "none", "ddp.hook " + plan.compression.codec, "none");
   require(trainer.max_time.empty(), "trainer.max_time " + trainer.max_time,
           "none: replicas end at the same step, by trainer.max_steps or max_epochs");
@@ -133,7 +134,14 @@ QuorumPlace find_quorum_place(const cluster::Environment& environment,
 }
 
 QuorumRun::QuorumRun(const TrainOptions& options, const QuorumPlace& place) : place_(place) {
-  require_supported(options, place.replicas);
+  const auto plan = resolve_plan(options, layout::Cluster());
+  plan.verify();
+  require_supported(options, plan, place.replicas);
+  const auto& outer = plan.exchange.outer;
+  if (outer.is_on) {
+    rounds_.steps = outer.interval(plan.exchange.period);
+    rounds_.delay = outer.delay;
+  }
   net::Address lighthouse{"127.0.0.1", 0};
   if (place.lighthouse) {
     lighthouse = *place.lighthouse;
@@ -149,6 +157,7 @@ QuorumRun::QuorumRun(const TrainOptions& options, const QuorumPlace& place) : pl
                             .rules = {.replicas = place.replicas,
                                       .min_replicas = static_cast<int>(own.min_replicas),
                                       .global_batch = global_batch(options, place.replicas),
+                                      .inner_steps = rounds_.steps,
                                       .join_timeout = own.join_timeout_seconds,
                                       .heartbeat_timeout = own.heartbeat_timeout_seconds,
                                       .timeout = options.comm.timeout_seconds},
@@ -197,19 +206,27 @@ QuorumRun::Joined QuorumRun::join(TrainOptions& options, const std::function<boo
   received_.emplace();
   unpack(admission.state, received_->path());
   options.trainer.ckpt_path = received_->path().string();
-  log::info("joins the other replicas at step {}", admission.step);
+  log::info("joins the other replicas at step {}", admission.step * rounds_.steps);
   return Joined::trains;
 }
 
 std::optional<quorum::Share> QuorumRun::begin_step(
     int64_t step, const std::function<std::filesystem::path(const std::filesystem::path&)>& save,
     const std::function<bool()>& stops) {
+  // A run that goes on between sending and outer step has the sum of that round already.
+  const int64_t ahead = rounds_.begun < 0 ? rounds_.delay : 0;
+  const int64_t round = (step + ahead) / rounds_.steps;
+  if (round <= rounds_.begun) return rounds_.share;
   received_.reset();
   const auto state = [&] {
     const TemporaryFolder folder;
     return packed(save(folder.path()));
   };
-  return member_->begin_step(step, state, stops);
+  const auto share = member_->begin_step(round, state, stops);
+  if (!share) return std::nullopt;
+  rounds_.begun = round;
+  rounds_.share = *share;
+  return share;
 }
 
 bool QuorumRun::must_save(const std::function<bool()>& stops) {
@@ -230,7 +247,7 @@ void QuorumRun::abandon() {
 void QuorumRun::require_again() const {
   if (!place_.lighthouse) return;
   throw Error("train", ErrorKind::usage,
-              {.what = "strategy ft_ddp trains once in a launch",
+              {.what = "a launch with a lighthouse trains once",
                .got = "a second fit()",
                .expected = "one fit()",
                .hint = "start another launch, or call fit() of another Trainer in one process"});
@@ -244,7 +261,10 @@ bool QuorumRun::writes() {
 std::shared_ptr<QuorumRun> make_quorum_run(const TrainOptions& options,
                                            const cluster::Environment& environment,
                                            const cluster::Variables& variables) {
-  if (trains_in_quorum(options)) {
+  const auto is_diloco = [&] {
+    return resolve_plan(options, layout::Cluster()).exchange.outer.is_on;
+  };
+  if (trains_in_quorum(options) || (variables(kLighthouseVariable) && is_diloco())) {
     return std::make_shared<QuorumRun>(options, find_quorum_place(environment, variables));
   }
   require_no_lighthouse("another strategy", variables);
@@ -256,7 +276,7 @@ void require_no_lighthouse(const std::string& what, const cluster::Variables& va
   throw Error("train", ErrorKind::usage,
               {.what = "a fault-tolerant launch of ranks that do not go on without each other",
                .got = what,
-               .expected = "troika train with strategy ft_ddp",
+               .expected = "troika train with strategy ft_ddp or diloco",
                .hint = "leave out --fault-tolerant"});
 }
 

@@ -1,4 +1,5 @@
-// The place of a replica in a run of strategy ft_ddp: docs/fault-tolerance.md.
+// The place of a replica in a run of strategy ft_ddp, or of diloco under a launch with a
+// lighthouse: docs/fault-tolerance.md, docs/diloco.md.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@
 
 namespace troika::train {
 
-// Whether the options' strategy is ft_ddp, whose replicas are in runs of their own: each has a
-// group of one rank.
+// Whether the options' strategy is ft_ddp, whose replicas are always in runs of their own: each has
+// a group of one rank.
 bool trains_in_quorum(const TrainOptions& options);
 
 struct QuorumPlace {
@@ -51,7 +52,8 @@ class QuorumRun {
   // finished: the run is. stopped: `stops`, as of quorum::Member::begin_step(), returned true.
   enum class Joined { trains, finished, stopped };
   Joined join(TrainOptions& options, const std::function<bool()>& stops);
-  // Returns this replica's part of the step's global batch. `save` writes a checkpoint of the
+  // Returns this replica's part of the step's global batch. With DiLoCo, waits for a quorum only
+  // after an outer step, and at the start. `save` writes a checkpoint of the
   // current state below a folder, and returns it; called if another replica begins with it. Returns
   // nullopt if `stops` returned true first: see quorum::Member::begin_step().
   std::optional<quorum::Share> begin_step(
@@ -78,7 +80,16 @@ class QuorumRun {
   const std::filesystem::path& checkpoints() const { return checkpoints_; }
 
  private:
+  // A round is the inner steps from one sum to the next one; one step without DiLoCo.
+  struct Rounds {
+    int64_t steps = 1;
+    int64_t delay = 0;   // steps that replicas make after they have sent
+    int64_t begun = -1;  // the latest
+    quorum::Share share = {};
+  };
+
   const QuorumPlace place_;
+  Rounds rounds_;
   std::optional<quorum::LighthouseServer> own_lighthouse_;
   std::optional<quorum::Member> member_;
   std::filesystem::path checkpoints_;
@@ -88,9 +99,9 @@ class QuorumRun {
   bool has_left_ = false;
 };
 
-// Returns this process's place among the replicas of strategy ft_ddp; null with another strategy.
-// Throws Error(train, usage) for another strategy under a launch of such replicas, and like
-// find_quorum_place() and QuorumRun.
+// Returns this process's place among the replicas of strategy ft_ddp, or of diloco if it was
+// launched with a lighthouse; null with another strategy. Throws Error(train, usage) for another
+// strategy under a launch of such replicas, and like find_quorum_place() and QuorumRun.
 std::shared_ptr<QuorumRun> make_quorum_run(
     const TrainOptions& options, const cluster::Environment& environment,
     const cluster::Variables& variables = cluster::process_variable);

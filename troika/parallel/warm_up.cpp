@@ -1,0 +1,74 @@
+#include "troika/parallel/warm_up.h"
+
+#include <string_view>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+
+namespace troika::parallel {
+
+namespace {
+
+constexpr const char* kSteps = "warm_up";
+constexpr std::string_view kSynchronous = "synchronous.";
+
+}  // namespace
+
+WarmUp::WarmUp(torch::nn::Module& module, comm::Group group, int64_t steps,
+               const DataParallelOptions& options, Make then)
+    : module_(module),
+      group_(std::move(group)),
+      length_(steps),
+      options_(options),
+      make_(std::move(then)),
+      synchronous_(std::make_unique<DataParallel>(module_, group_, options_)) {
+  TROIKA_CHECK(steps > 0, "a warm-up has steps");
+}
+
+void WarmUp::step_by(const std::function<void()>& update) {
+  now().step_by(update);
+  if (!synchronous_ || ++steps_ < length_) return;
+  synchronous_->synchronize_replicas();
+  synchronous_.reset();
+  then_ = make_();
+}
+
+optim::NamedTensors WarmUp::state() const {
+  optim::NamedTensors result{{kSteps, at::scalar_tensor(steps_, at::kLong)}};
+  for (const auto& [name, tensor] : now().state()) {
+    result.emplace_back(synchronous_ ? std::string(kSynchronous) + name : name, tensor);
+  }
+  return result;
+}
+
+void WarmUp::load_state(const optim::NamedTensors& state) {
+  int64_t steps = -1;
+  optim::NamedTensors synchronous, rest;
+  for (const auto& [name, tensor] : state) {
+    if (name == kSteps) {
+      steps = tensor.item<int64_t>();
+    } else if (name.starts_with(kSynchronous)) {
+      synchronous.emplace_back(name.substr(kSynchronous.size()), tensor);
+    } else {
+      rest.emplace_back(name, tensor);
+    }
+  }
+  if (steps < 0) refuse_state(std::string("no ") + kSteps);
+  if (steps > length_) refuse_state(kSteps);
+  const bool is_over = steps == length_;
+  if (is_over && !synchronous.empty()) {
+    refuse_state(std::string(kSynchronous) + synchronous.front().first);
+  }
+  if (!is_over && !rest.empty()) refuse_state(rest.front().first);
+  synchronous_.reset();
+  then_.reset();
+  if (is_over) {
+    then_ = make_();
+  } else {
+    synchronous_ = std::make_unique<DataParallel>(module_, group_, options_);
+  }
+  now().load_state(is_over ? rest : synchronous);
+  steps_ = steps;
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,20 @@
+// How the numbers of a sum travel.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+namespace troika::quorum {
+
+// Packs `count` numbers, of which the first is number `first` of the sum, in bytes(first, count)
+// bytes, and unpacks them. The same on all members. A sum is packed and unpacked once for each
+// member that adds to it.
+template <typename Number>
+struct Packing {
+  std::function<size_t(size_t first, size_t count)> bytes;
+  std::function<void(size_t first, std::span<const Number> numbers, std::span<char> to)> pack;
+  std::function<void(size_t first, std::span<const char> from, std::span<Number> numbers)> unpack;
+};
+
+}  // namespace troika::quorum
