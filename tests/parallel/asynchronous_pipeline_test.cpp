@@ -144,6 +144,30 @@ TEST(AsynchronousPipeline, StagesShareMicroBatchesInTurns) {
                         .shared_by = {2, 1, 1}});
 }
 
+// The last segments end with steps in which the first replica of a stage has no micro-batch.
+TEST(AsynchronousPipeline, ReplicasShareRunningStatistics) {
+  const std::string model = "resnet20 in training";
+  for (const auto weights : {StageWeights::stashed, StageWeights::double_buffered}) {
+    expect_delayed_steps({.model = model,
+                          .stages = 2,
+                          .replicas = 2,
+                          .weights = weights,
+                          .micro_batches = 2,
+                          .segments = {6, 1}});
+    expect_delayed_steps({.model = model,
+                          .stages = 2,
+                          .weights = weights,
+                          .micro_batches = 5,
+                          .segments = {9, 6},
+                          .shared_by = {2, 1}});
+  }
+  expect_delayed_steps({.model = model,
+                        .stages = 3,
+                        .micro_batches = 3,
+                        .segments = {7, 4},
+                        .shared_by = {1, 2, 1}});
+}
+
 // As PipeDream's runtime: stages step at different times, with learning rates of their own.
 TEST(AsynchronousPipeline, StagesStepByTheirReplicas) {
   const std::vector<std::vector<int>> meshes{{2, 1}, {1, 3}, {2, 1, 1}, {3, 2}};
