@@ -181,6 +181,18 @@ TEST(AsynchronousPipeline, StagesStepByTheirReplicas) {
   }
 }
 
+// The inner stages have one micro-batch more in flight than with PipeDream's runtime.
+TEST(AsynchronousPipeline, WarmsUpByNoam) {
+  for (const auto weights : kAll) {
+    expect_delayed_steps({.stages = 4,
+                          .weights = weights,
+                          .micro_batches = weights == StageWeights::double_buffered ? 8 : 4,
+                          .segments = {32, 9, 1},
+                          .shared_by = {4, 1, 1, 1},
+                          .warm_up_by = layout::WarmUp::noam});
+  }
+}
+
 TEST(AsynchronousPipeline, KeepsMoreMicroBatchesInFlight) {
   for (const auto weights : kAll) {
     expect_delayed_steps({.stages = 3,

@@ -40,6 +40,7 @@ struct Course {
   // `replicas` has micro-batches of its own.
   std::vector<int> shared_by = {};
   bool steps_by_replicas = false;
+  layout::WarmUp warm_up_by = layout::WarmUp::runtime;
 
   int sharing(int stage) const {
     return shared_by.empty() ? 1 : shared_by[static_cast<size_t>(stage)];
@@ -100,10 +101,14 @@ using Values = std::map<std::string, at::Tensor>;
 
 // The micro-batches whose gradients a stage has not yet when it begins one: for each replica, the
 // other ranks of its stage and of later ones, divided by its stage's replicas (the warm-up of
-// PipeDream's runtime).
+// PipeDream's runtime). NOAM counts so many ranks more that all are a multiple of the first
+// stage's replicas, but not for the last stage.
 inline int delay(const Course& course, int stage) {
   int others = -1;
   for (int s = stage; s < course.stages; ++s) others += course.sharing(s);
+  if (course.warm_up_by == layout::WarmUp::noam && stage + 1 < course.stages) {
+    for (int ranks = course.ranks(); ranks % course.sharing(0) != 0; ++ranks) ++others;
+  }
   return course.in_flight * (others / course.sharing(stage)) * course.sharing(stage);
 }
 
@@ -309,6 +314,7 @@ inline void expect_oracle_of(const Group& world, const Course& course, const Res
   const PipelineOptions options{.micro_batches = m,
                                 .weights = course.weights,
                                 .in_flight = course.in_flight,
+                                .warm_up_by = course.warm_up_by,
                                 .steps_by_replicas = course.steps_by_replicas};
   Pipeline pipeline(of.model, groups, options);
   const auto optimizer = optimizer_of(course, pipeline.parameters());

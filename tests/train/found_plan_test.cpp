@@ -245,6 +245,31 @@ TEST_F(FoundPlanRun, MayHaveNoFlushesIfTheConfiguredStrategyHasNone) {
   });
 }
 
+// A step has two micro-batches, so a pipeline with flushes idles for a third of it, and data
+// parallelism averages more bytes than its passes read.
+TEST_F(FoundPlanRun, ChoosesAPipelineWithoutFlushes) {
+  options_.model.hidden_width = 1024;
+  options_.model.hidden_layers = 6;
+  options_.optimizer.name = "sgd";
+  for (const std::string strategy : {"pipedream", "pipedream_2bw"}) {
+    options_.trainer.strategy = strategy;
+    options_.data.batch_size = strategy == "pipedream" ? 2 : 1;
+    comm::local::run(2, [&](const comm::Group& group) {
+      const auto found = find(group, kPlenty, {"32"});
+      for (const auto& p : found.found.alternatives) {
+        if (group.rank() == 0)
+          fmt::print("{} zero {} recompute {} stages {}: {} s\n", int(p.settings.family),
+                     p.settings.zero_stage, p.settings.recompute, p.stages.size(), p.seconds);
+      }
+      const auto planned = with_found_plan(options_, found, group);
+      const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
+      EXPECT_EQ(read.schedule, strategy == "pipedream" ? "pipedream" : "pipedream-2bw");
+      EXPECT_EQ(read.mesh.text(), "pipeline=2 data=1");
+      EXPECT_EQ(run(found, group).steps, 3);
+    });
+  }
+}
+
 TEST_F(FoundPlanRun, RefusesAnUnknownPrecision) {
   comm::local::run(1, [&](const comm::Group& group) {
     try {
