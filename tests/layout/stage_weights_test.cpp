@@ -8,6 +8,7 @@
 
 #include "tests/support/errors.h"
 #include "troika/layout/plan.h"
+#include "troika/layout/schedules/segment.h"
 
 namespace troika::layout {
 namespace {
@@ -63,7 +64,7 @@ TEST(StageWeights, WarmUpIsThatOfTheRuntimeAndOfThePaper) {
   EXPECT_THAT(own_warm_ups({9, 5, 1, 1}), ElementsAre(1, 1, 1, 0));
   EXPECT_THAT(own_warm_ups({8, 3, 1}), ElementsAre(1, 1, 0));
   EXPECT_THAT(own_warm_ups({1, 5, 1}), ElementsAre(6, 1, 0));
-  // Of 18 and of 16 micro-batches, 9 and 8 are on the ranks of the first stage.
+  // There are 18 and 16 micro-batches in the pipeline.
   EXPECT_THAT(own_warm_ups({9, 5, 1, 1}, WarmUp::noam), ElementsAre(1, 1, 3, 0));
   EXPECT_THAT(own_warm_ups({8, 3, 1}, WarmUp::noam), ElementsAre(1, 2, 0));
   EXPECT_THAT(own_warm_ups({3, 2}, WarmUp::noam), ElementsAre(1, 0));
@@ -117,6 +118,17 @@ TEST(StageWeights, KeepNoMoreVersionsThanTheBound) {
       }
     }
   }
+}
+
+TEST(StageWeights, TwoVersionsStepAfterTheNextForwardPass) {
+  const auto forwards_before_step = [](StageWeights weights) {
+    const auto actions = asynchronous_segment({weights, 2, 2}, 4).ranks[0];
+    const auto step = std::ranges::find(actions, ActionKind::step, &Action::kind);
+    return std::count_if(actions.begin(), step,
+                         [](const Action& action) { return action.kind == ActionKind::forward; });
+  };
+  EXPECT_EQ(forwards_before_step(StageWeights::stashed), 3);
+  EXPECT_EQ(forwards_before_step(StageWeights::double_buffered), 4);
 }
 
 TEST(StageWeights, OfASingleStageAreItsNewest) {

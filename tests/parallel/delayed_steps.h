@@ -182,7 +182,10 @@ class RunningStatistics {
           };
           if (own_before(end) == own_before(first)) continue;
           if (root < 0) root = replica;
-          const int all = std::min(own_before(segment), own_before(end) + warm_up);
+          // With two versions, the next forward pass does not wait for the step.
+          const int ahead =
+              warm_up + (course_.weights == StageWeights::double_buffered && course_.stages > 1);
+          const int all = std::min(own_before(segment), own_before(end) + ahead);
           for (int& own = begun[static_cast<size_t>(replica)]; own < all; ++own) {
             const int i = course_.shared_by.empty() ? own * course_.replicas + replica
                                                     : own * count + replica;

@@ -42,9 +42,8 @@ inline constexpr const char* kAsynchronousOrder = "1f1b";
 // How many forward passes a stage of a pipeline without flushes runs before its first backward
 // pass. The two differ only for stages with different numbers of replicas.
 enum class WarmUp {
-  // Those of PipeDream's runtime (github.com/msr-fiddle/pipedream): on each replica, the other
-  // ranks
-  // of its stage and of later ones, divided by the replicas of its stage and rounded down.
+  // The rule of PipeDream's runtime (github.com/msr-fiddle/pipedream): on each replica, the other
+  // ranks of its stage and of later ones, divided by the replicas of its stage and rounded down.
   runtime,
   // As many as the micro-batches that the paper admits allow (Narayanan et al., SOSP 2019, section
   // 3.2): NOAM for each replica of the first stage, which is the number of ranks divided by these
@@ -114,6 +113,9 @@ struct AsynchronousStage {
   // Returns the version that the forward pass of a micro-batch uses and, unless weights are
   // unstashed, its backward pass. It never decreases from one micro-batch to the next.
   int64_t version(int64_t micro_batch) const;
+  // Whether the forward pass that follows a step's last backward pass uses older weights than those
+  // of the step, so that it may run before the step, while the step's gradients are averaged.
+  bool steps_after_forward() const { return weights == StageWeights::double_buffered; }
   // Returns an upper bound of the versions that the stage keeps at once, the newest included.
   int64_t most_versions() const;
 };
