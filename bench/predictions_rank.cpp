@@ -109,6 +109,7 @@ int main(int argc, char** argv) try {
     options.schedule = troika::layout::kAsynchronousOrder;
     options.weights = plan.weights();
     options.in_flight = static_cast<int>(plan.without_flushes.in_flight);
+    options.warm_up_by = troika::layout::warm_up_of(plan.without_flushes.warm_up);
   }
   troika::parallel::Pipeline pipeline(troika::make_wait_model(waits, elements), {world, plan.mesh},
                                       options);

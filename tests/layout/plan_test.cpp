@@ -19,7 +19,7 @@ Plan unusual_plan() {
           .chunks = 2,
           .actions = "0F0 0B0\n1F0 1B0\n",
           .micro_batches = 3,
-          .without_flushes = {.in_flight = 2, .steps_by_replicas = true},
+          .without_flushes = {.in_flight = 2, .warm_up = "noam", .steps_by_replicas = true},
           .sums_micro_batches = true,
           .exchange = {.method = ExchangeMethod::zero,
                        .bucket_bytes = 12345,

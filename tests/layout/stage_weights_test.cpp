@@ -42,9 +42,11 @@ TEST(StageWeights, AreThoseOfThePapers) {
 // ones, divided by its stage's replicas. The first stage's keeps NOAM micro-batches in flight
 // (Narayanan et al., SOSP 2019, section 3.2).
 TEST(StageWeights, WarmUpIsThatOfTheRuntimeAndOfThePaper) {
-  const auto own_warm_ups = [](std::vector<int> replicas) {
-    const AsynchronousPipeline pipeline{
-        .micro_batches = 64, .stages = static_cast<int>(replicas.size()), .replicas = replicas};
+  const auto own_warm_ups = [](std::vector<int> replicas, WarmUp rule = WarmUp::runtime) {
+    const AsynchronousPipeline pipeline{.micro_batches = 64,
+                                        .stages = static_cast<int>(replicas.size()),
+                                        .warm_up_by = rule,
+                                        .replicas = replicas};
     std::vector<int64_t> result;
     for (int s = 0; s < pipeline.stages; ++s) {
       result.push_back(asynchronous_stage(pipeline, s).own_warm_up());
@@ -61,6 +63,14 @@ TEST(StageWeights, WarmUpIsThatOfTheRuntimeAndOfThePaper) {
   EXPECT_THAT(own_warm_ups({9, 5, 1, 1}), ElementsAre(1, 1, 1, 0));
   EXPECT_THAT(own_warm_ups({8, 3, 1}), ElementsAre(1, 1, 0));
   EXPECT_THAT(own_warm_ups({1, 5, 1}), ElementsAre(6, 1, 0));
+  // There are 18 and 16 micro-batches in the pipeline.
+  EXPECT_THAT(own_warm_ups({9, 5, 1, 1}, WarmUp::noam), ElementsAre(1, 1, 3, 0));
+  EXPECT_THAT(own_warm_ups({8, 3, 1}, WarmUp::noam), ElementsAre(1, 2, 0));
+  EXPECT_THAT(own_warm_ups({3, 2}, WarmUp::noam), ElementsAre(1, 0));
+  for (const std::vector<int>& replicas :
+       {std::vector<int>{1, 1, 1, 1}, {2, 1, 1}, {7, 1}, {1, 5, 1}}) {
+    EXPECT_EQ(own_warm_ups(replicas, WarmUp::noam), own_warm_ups(replicas));
+  }
 }
 
 TEST(StageWeights, StepsByReplicasScaleLearningRates) {
@@ -158,6 +168,16 @@ TEST(StageWeights, PlansRefuseWhatTheyCannotBeCombinedWith) {
   other.schedule = "1f1b";
   other.without_flushes.in_flight = 2;
   refused(other, "[layout] schedule.in_flight of schedule.name 1f1b; got 2, expected 1");
+  other = plan;
+  other.schedule = "1f1b";
+  other.without_flushes.warm_up = "noam";
+  refused(other, "[layout] schedule.warm_up of schedule.name 1f1b; got noam, expected runtime");
+  other = plan;
+  other.schedule = "pipedream-unstashed";
+  other.recompute = "full";
+  refused(other,
+          "[layout] schedule.name pipedream-unstashed; got memory.recompute full, expected none, "
+          "or a schedule that stashes weights");
   other = plan;
   other.exchange = {.method = ExchangeMethod::zero, .zero_stage = 1};
   refused(other,

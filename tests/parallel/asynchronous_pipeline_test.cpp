@@ -4,6 +4,7 @@
 
 #include "tests/parallel/delayed_steps.h"
 #include "tests/support/errors.h"
+#include "troika/parallel/data_parallel.h"
 
 namespace troika::parallel::delayed_steps {
 namespace {
@@ -22,6 +23,30 @@ int steps_of(const std::string& model) {
   const char* text = std::getenv("TROIKA_DELAYED_STEPS");
   return text ? std::stoi(text) : 8;
 }
+
+// Counts the forward passes of a first stage.
+class CountedSegment : public Segment {
+ public:
+  using Segment::Segment;
+  nn::Tensors inputs(int i) override {
+    ++begun;
+    return Segment::inputs(i);
+  }
+  int begun = 0;
+};
+
+class WatchedExchange : public DataParallel {
+ public:
+  WatchedExchange(torch::nn::Module& part, const Group& data, std::function<void()> finishes)
+      : DataParallel(part, data), finishes_(std::move(finishes)) {}
+  void finish_backward() override {
+    finishes_();
+    DataParallel::finish_backward();
+  }
+
+ private:
+  const std::function<void()> finishes_;
+};
 
 // Steps of m micro-batches with drains in between.
 std::vector<int> segments_of(int steps, int m) {
@@ -119,6 +144,38 @@ TEST(AsynchronousPipeline, AveragesOverReplicas) {
   }
 }
 
+// The forward pass after a step's last backward pass needs the step's weights if they are stashed,
+// but not with two versions: then it runs before anything waits for the averages.
+TEST(AsynchronousPipeline, AveragesBehindTheNextForwardPassOfTwoVersions) {
+  const std::pair<StageWeights, std::vector<int>> rows[] = {
+      {StageWeights::stashed, {3, 5, 7, 8}}, {StageWeights::double_buffered, {4, 6, 8, 8}}};
+  for (const auto& [weights, expected] : rows) {
+    const Course course{
+        .stages = 2, .replicas = 2, .weights = weights, .micro_batches = 2, .segments = {8}};
+    comm::local::run(4, [&](const Group& world) {
+      const comm::MeshGroups groups(world, layout::Mesh::parse(course.mesh()));
+      const auto of = case_of(course);
+      CaseBatches batches(of, 16);
+      CountedSegment source(batches, 0, 2, groups.data().rank(), 0.5);
+      std::vector<int> begun;
+      Pipeline pipeline(of.model, groups,
+                        {.micro_batches = 2,
+                         .weights = course.weights,
+                         .make_exchange = [&](torch::nn::Module& part, const Group& data) {
+                           return std::make_unique<WatchedExchange>(
+                               part, data, [&] { begun.push_back(source.begun); });
+                         }});
+      const auto optimizer = optimizer_of(course, pipeline.parameters());
+      for (int64_t left = 8; left > 0; left -= 2) {
+        pipeline.zero_grad();
+        pipeline.advance(source, left);
+        pipeline.step(*optimizer);
+      }
+      if (pipeline.place().own_stages().front() == 0) EXPECT_EQ(begun, expected);
+    });
+  }
+}
+
 // 1F1B-RR: micro-batch b is for replica b mod r. Segments end within a step, and have fewer
 // micro-batches than a stage has replicas.
 TEST(AsynchronousPipeline, StagesShareMicroBatchesInTurns) {
@@ -144,6 +201,30 @@ TEST(AsynchronousPipeline, StagesShareMicroBatchesInTurns) {
                         .shared_by = {2, 1, 1}});
 }
 
+// The last segments end with steps in which the first replica of a stage has no micro-batch.
+TEST(AsynchronousPipeline, ReplicasShareRunningStatistics) {
+  const std::string model = "resnet20 in training";
+  for (const auto weights : {StageWeights::stashed, StageWeights::double_buffered}) {
+    expect_delayed_steps({.model = model,
+                          .stages = 2,
+                          .replicas = 2,
+                          .weights = weights,
+                          .micro_batches = 2,
+                          .segments = {6, 1}});
+    expect_delayed_steps({.model = model,
+                          .stages = 2,
+                          .weights = weights,
+                          .micro_batches = 5,
+                          .segments = {9, 6},
+                          .shared_by = {2, 1}});
+  }
+  expect_delayed_steps({.model = model,
+                        .stages = 3,
+                        .micro_batches = 3,
+                        .segments = {7, 4},
+                        .shared_by = {1, 2, 1}});
+}
+
 // As PipeDream's runtime: stages step at different times, with learning rates of their own.
 TEST(AsynchronousPipeline, StagesStepByTheirReplicas) {
   const std::vector<std::vector<int>> meshes{{2, 1}, {1, 3}, {2, 1, 1}, {3, 2}};
@@ -154,6 +235,18 @@ TEST(AsynchronousPipeline, StagesStepByTheirReplicas) {
                           .segments = {8 * m, 2 * m + 1, 1, 6 * m},
                           .shared_by = replicas,
                           .steps_by_replicas = true});
+  }
+}
+
+// The inner stages have one micro-batch more in flight than with PipeDream's runtime.
+TEST(AsynchronousPipeline, WarmsUpByNoam) {
+  for (const auto weights : kAll) {
+    expect_delayed_steps({.stages = 4,
+                          .weights = weights,
+                          .micro_batches = weights == StageWeights::double_buffered ? 8 : 4,
+                          .segments = {32, 9, 1},
+                          .shared_by = {4, 1, 1, 1},
+                          .warm_up_by = layout::WarmUp::noam});
   }
 }
 

@@ -199,5 +199,12 @@ TEST_F(KillsOfStages, AlsoWithReplicas) {
   expect_exact(10);
 }
 
+// Steps of four micro-batches from an older version; the last step of an epoch has two.
+TEST_F(KillsOfStages, AlsoOfTwoVersions) {
+  options_.trainer.strategy = "pipedream_2bw";
+  options_.checkpoint.every_n_train_steps = 1;
+  expect_exact(6);
+}
+
 }  // namespace
 }  // namespace troika::train

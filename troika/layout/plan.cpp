@@ -11,6 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/layout/errors/refuse.h"
+#include "troika/layout/plan_without_flushes.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/schedules/table.h"
@@ -193,6 +194,10 @@ config::Table make_table(Written& written) {
   table.add("schedule.in_flight", &plan.without_flushes.in_flight,
             "without flushes: micro-batches in flight on a stage for each stage that follows",
             config::count_from(1));
+  table.add("schedule.warm_up", &plan.without_flushes.warm_up,
+            "without flushes, for different numbers of replicas: the rule for the forward passes "
+            "before a stage's first backward pass",
+            config::one_of(warm_up_names()));
   table.add("schedule.steps_by_replicas", &plan.without_flushes.steps_by_replicas,
             "pipedream with different numbers of replicas: a stage steps after a micro-batch of "
             "each of its replicas, with a learning rate in proportion to their number");
@@ -233,34 +238,6 @@ Schedule custom_schedule(const Plan& plan) {
            fmt::format("the plan's: {} and {}", ranks, plan.micro_batches));
   }
   return schedule;
-}
-
-void require_asynchronous(const Plan& plan) {
-  const auto what = "schedule.name " + plan.schedule;
-  if (plan.exchange.method != ExchangeMethod::all_reduce) {
-    refuse(what, fmt::format("exchange.method {}", method_name(plan.exchange.method)),
-           "all_reduce");
-  }
-  const auto pipeline = plan.asynchronous();
-  const int64_t least = pipeline.least_micro_batches();
-  const auto got = fmt::format("schedule.micro_batches {}", plan.micro_batches);
-  const bool steps_by_replicas = plan.without_flushes.steps_by_replicas;
-  if (steps_by_replicas &&
-      (!plan.mesh.has_uneven_stages() || plan.weights() != StageWeights::stashed)) {
-    refuse("schedule.steps_by_replicas",
-           fmt::format("true with {} and mesh.axes {}", plan.schedule, plan.mesh.text()),
-           "pipedream, on stages with different numbers of replicas");
-  }
-  if (steps_by_replicas && plan.micro_batches % least != 0) {
-    refuse("schedule.steps_by_replicas", got,
-           fmt::format("a multiple of {}, for whole steps of all stages", least));
-  }
-  if (plan.micro_batches < least) {
-    const bool is_in_flight = plan.weights() == StageWeights::double_buffered;
-    refuse(what, got,
-           fmt::format("at least {}, {}", least,
-                       is_in_flight ? "those in flight" : "one for each replica of a stage"));
-  }
 }
 
 }  // namespace
@@ -322,14 +299,10 @@ void Plan::verify() const {
   if (schedule == kCustomSchedule) custom_schedule(*this);
   const bool is_named = schedule != kCustomSchedule && schedule != kOneStageSchedule;
   if (is_named && schedule != kAutomaticSchedule) shape_of(*this);
-  if (is_asynchronous()) require_asynchronous(*this);
-  if (!is_asynchronous() && without_flushes.in_flight != 1) {
-    refuse("schedule.in_flight of schedule.name " + schedule,
-           std::to_string(without_flushes.in_flight), "1");
+  if (is_asynchronous() && exchange.method != ExchangeMethod::all_reduce) {
+    refuse("schedule.name " + schedule, method, "all_reduce");
   }
-  if (!is_asynchronous() && without_flushes.steps_by_replicas) {
-    refuse("schedule.steps_by_replicas of schedule.name " + schedule, "true", "false");
-  }
+  verify_without_flushes(*this);
   const auto& servers = exchange.servers;
   if (servers.delay > 0 && servers.consistency != "bounded") {
     refuse("servers.delay of servers.consistency " + servers.consistency,
@@ -362,18 +335,6 @@ void Plan::verify() const {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");
   }
-}
-
-AsynchronousPipeline Plan::asynchronous() const {
-  AsynchronousPipeline result{.weights = weights(),
-                              .micro_batches = micro_batches,
-                              .stages = mesh.size(Axis::pipeline),
-                              .in_flight = without_flushes.in_flight,
-                              .steps_by_replicas = without_flushes.steps_by_replicas};
-  for (int s = 0; mesh.has_uneven_stages() && s < result.stages; ++s) {
-    result.replicas.push_back(mesh.replicas(s));
-  }
-  return result;
 }
 
 const ScheduleRow& row_of(const Plan& plan) {

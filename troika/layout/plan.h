@@ -101,6 +101,7 @@ struct GradientExchange {
 // For schedules without flushes; see AsynchronousPipeline.
 struct WithoutFlushes {
   int64_t in_flight = 1;
+  std::string warm_up = "runtime";  // of warm_up_names()
   bool steps_by_replicas = false;
 
   bool operator==(const WithoutFlushes&) const = default;

@@ -243,6 +243,12 @@ void add_options(config::Table& table, PipelineSection& options) {
             "that follows; 2 hides messages where links are busy half of the time, and keeps more "
             "versions of the weights",
             config::between(int64_t{1}, int64_t{1000}));
+  table.add("pipeline.warm_up", &options.warm_up,
+            "pipedream and pipedream_2bw on stages of different numbers of replicas: the forward "
+            "passes before a stage's first backward pass; runtime: those of PipeDream's runtime; "
+            "noam: as many as the paper's number of micro-batches in the pipeline allows, which "
+            "is more where the ranks are no multiple of the first stage's replicas",
+            one_of(layout::warm_up_names()));
   table.add("pipeline.steps_by_replicas", &options.steps_by_replicas,
             "pipedream on stages of different numbers of replicas: a stage steps after a "
             "micro-batch of each of its replicas, with a learning rate in proportion to their "

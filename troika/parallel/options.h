@@ -56,6 +56,7 @@ struct PipelineSection {
   bool vertical_sync = false;         // of strategy pipedream
   bool stash_weights = true;          // of strategy pipedream
   int64_t in_flight = 1;              // without flushes: see layout::AsynchronousPipeline
+  std::string warm_up = "runtime";    // without flushes: of layout::warm_up_names()
   bool steps_by_replicas = false;     // of strategy pipedream; the same
 };
 

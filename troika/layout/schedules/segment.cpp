@@ -21,14 +21,21 @@ Schedule asynchronous_segment(const AsynchronousPipeline& pipeline, int steps) {
   auto segment = complete(asynchronous_order(pipeline, micro_batches * steps));
   for (auto& actions : segment.ranks) {
     std::vector<Action> own;
+    bool is_due = false;
+    const auto step = [&](int stage) {
+      if (std::exchange(is_due, false)) own.push_back({ActionKind::step, stage});
+    };
     for (const auto& action : std::exchange(actions, {})) {
       if (action.kind == ActionKind::reduce || action.kind == ActionKind::step) continue;
+      if (action.kind == ActionKind::backward) step(action.stage);
       own.push_back(action);
       const auto last = action.stage == 0 ? ActionKind::backward : ActionKind::send_gradient;
       if (action.kind != last || (action.micro_batch + 1) % micro_batches != 0) continue;
       own.push_back({ActionKind::reduce, action.stage});
-      own.push_back({ActionKind::step, action.stage});
+      is_due = true;
+      if (!asynchronous_stage(pipeline, action.stage).steps_after_forward()) step(action.stage);
     }
+    if (!own.empty()) step(own.back().stage);
     actions = std::move(own);
   }
   return segment;

@@ -10,9 +10,10 @@ namespace troika::layout {
 // passes of all of its replicas; a replica runs those of its own micro-batches, in this order.
 Schedule asynchronous_order(const AsynchronousPipeline& pipeline, int micro_batches);
 
-// Returns the actions of `steps` steps, with the messages between stages. Each stage reduces and
-// steps as soon as the gradient of a step's last micro-batch is sent
-// (layout/schedules/stage_weights.h). Schedule::verify() refuses it, because passes follow steps.
+// Returns the actions of `steps` steps, with the messages between stages. Each stage reduces as
+// soon as the gradient of a step's last micro-batch is sent, and then steps, or before the next
+// backward pass if AsynchronousStage::steps_after_forward(). Schedule::verify() refuses it, because
+// passes follow steps.
 Schedule asynchronous_segment(const AsynchronousPipeline& pipeline, int steps);
 
 }  // namespace troika::layout

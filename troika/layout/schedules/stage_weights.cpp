@@ -17,6 +17,9 @@ constexpr std::array<std::pair<std::string_view, StageWeights>, 4> kSchedules{
      {"pipedream-vertical-sync", StageWeights::vertical_sync},
      {"pipedream-2bw", StageWeights::double_buffered}}};
 
+constexpr std::array<std::pair<std::string_view, WarmUp>, 2> kWarmUps{
+    {{"runtime", WarmUp::runtime}, {"noam", WarmUp::noam}}};
+
 int64_t steps(int64_t numerator, int64_t micro_batches) {
   return std::max<int64_t>(0, numerator) / micro_batches;
 }
@@ -41,6 +44,19 @@ StageWeights weights_of_schedule(std::string_view wanted) {
     if (name == wanted) return weights;
   }
   return StageWeights::synchronous;
+}
+
+std::vector<std::string> warm_up_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, rule] : kWarmUps) names.emplace_back(name);
+  return names;
+}
+
+WarmUp warm_up_of(std::string_view wanted) {
+  for (const auto& [name, rule] : kWarmUps) {
+    if (name == wanted) return rule;
+  }
+  TROIKA_CHECK(false, "the name of a warm-up");
 }
 
 // Before a forward pass, a replica has run its backward passes of all but the last `warm_up`
@@ -76,10 +92,15 @@ int64_t AsynchronousStage::most_versions() const {
 }
 
 int64_t AsynchronousPipeline::warm_up(int stage) const {
-  int64_t others = 0;  // ranks of this stage and of later ones
-  for (int s = stage; s < stages; ++s) others += replicas_of(s);
-  const int64_t own = replicas_of(stage);
-  return in_flight * ((others - 1) / own) * own;
+  int64_t before = 0, ranks = 0;
+  for (int s = 0; s < stages; ++s) {
+    if (s < stage) before += replicas_of(s);
+    ranks += replicas_of(s);
+  }
+  const int64_t own = replicas_of(stage), first = replicas_of(0);
+  const bool by_noam = warm_up_by == WarmUp::noam && stage + 1 < stages;
+  const int64_t admitted = by_noam ? (ranks + first - 1) / first * first : ranks;
+  return in_flight * ((admitted - before - 1) / own) * own;
 }
 
 int64_t AsynchronousPipeline::least_micro_batches() const {

@@ -39,16 +39,32 @@ StageWeights weights_of_schedule(std::string_view name);
 // The schedule of schedule_table() in whose order asynchronous stages run their passes.
 inline constexpr const char* kAsynchronousOrder = "1f1b";
 
+// How many forward passes a stage of a pipeline without flushes runs before its first backward
+// pass. The two differ only for stages with different numbers of replicas.
+enum class WarmUp {
+  // The rule of PipeDream's runtime (github.com/msr-fiddle/pipedream): on each replica, the other
+  // ranks of its stage and of later ones, divided by the replicas of its stage and rounded down.
+  runtime,
+  // As many as the micro-batches that the paper admits allow (Narayanan et al., SOSP 2019, section
+  // 3.2): NOAM for each replica of the first stage, which is the number of ranks divided by these
+  // replicas, rounded up. One of them is on each rank of the stages before. The last stage has no
+  // warm-up.
+  noam
+};
+std::vector<std::string> warm_up_names();
+// `name` must be one of warm_up_names().
+WarmUp warm_up_of(std::string_view name);
+
 // A pipeline without flushes.
 struct AsynchronousPipeline {
   StageWeights weights = StageWeights::stashed;
   int64_t micro_batches = 1;  // of a step
   int stages = 1;             // one on each rank of the pipeline axis
   // Micro-batches that a stage has in flight for each stage that follows, beside the one that it
-  // computes. 1: the warm-up of PipeDream's runtime, the number of stages that follow
-  // (github.com/msr-fiddle/pipedream). 2: messages that take up to half as long as a stage's two
-  // passes delay no pass.
+  // computes. 1: the warm-up of PipeDream's runtime, the number of stages that follow. 2: messages
+  // that take up to half as long as a stage's two passes delay no pass.
   int64_t in_flight = 1;
+  WarmUp warm_up_by = WarmUp::runtime;
   // The replicas of each stage, which take the micro-batches in turns: micro-batch b is for replica
   // b mod r of a stage with r replicas (1F1B-RR: Narayanan et al., SOSP 2019, section 3.2). Empty:
   // micro-batches are counted on one replica of each stage.
@@ -62,9 +78,9 @@ struct AsynchronousPipeline {
     return replicas.empty() ? 1 : replicas[static_cast<size_t>(stage)];
   }
   // Returns the forward passes of all replicas of a stage before its first backward pass, beside
-  // those of the replicas' first micro-batches. The warm-up of PipeDream's runtime; that of the
-  // first stage keeps as many micro-batches in flight as the paper's NOAM, the number of ranks
-  // divided by those of the first stage, rounded up. It decreases from each stage to the next.
+  // those of the replicas' first micro-batches: `in_flight` times those of `warm_up_by`. It
+  // decreases from each stage to the next. Each replica of the first stage has NOAM micro-batches
+  // in flight with either rule.
   int64_t warm_up(int stage) const;
   // Returns the least micro_batches that is supported.
   int64_t least_micro_batches() const;
@@ -97,6 +113,9 @@ struct AsynchronousStage {
   // Returns the version that the forward pass of a micro-batch uses and, unless weights are
   // unstashed, its backward pass. It never decreases from one micro-batch to the next.
   int64_t version(int64_t micro_batch) const;
+  // Whether the forward pass that follows a step's last backward pass uses older weights than those
+  // of the step, so that it may run before the step, while the step's gradients are averaged.
+  bool steps_after_forward() const { return weights == StageWeights::double_buffered; }
   // Returns an upper bound of the versions that the stage keeps at once, the newest included.
   int64_t most_versions() const;
 };

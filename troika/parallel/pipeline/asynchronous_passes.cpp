@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
@@ -41,8 +42,8 @@ int64_t AsynchronousPasses::in_step(int64_t left) const {
 }
 
 int64_t AsynchronousPasses::reach(int64_t count, int64_t left) const {
-  const int64_t begun =
-      std::min(own_before(first_ + left), own_before(first_ + count) + parts_.order.own_warm_up());
+  const int64_t ahead = parts_.order.own_warm_up() + (parts_.order.steps_after_forward() ? 1 : 0);
+  const int64_t begun = std::min(own_before(first_ + left), own_before(first_ + count) + ahead);
   return std::max<int64_t>(count, micro_batch(begun - 1) + 1 - first_);
 }
 
@@ -50,21 +51,28 @@ std::vector<at::Tensor> AsynchronousPasses::advance(int64_t left) {
   const int64_t end_of_step = first_ + in_step(left);
   const int64_t total = own_before(first_ + left), end = own_before(end_of_step);
   TROIKA_CHECK(begun_ <= total && left > 0, "a drain comes after the micro-batches in flight");
-  std::vector<at::Tensor> losses;
+  auto losses = std::exchange(next_losses_, {});
   parts_.own.share(first_, end_of_step);
   while (done_ < end) {
-    const int64_t forwards = std::min(total, done_ + 1 + parts_.order.own_warm_up());
-    for (; begun_ < forwards; ++begun_) {
+    for (; begun_ < forwards_before(done_, total); ++begun_) {
       if (auto loss = forward(micro_batch(begun_)); loss.defined()) losses.push_back(loss);
     }
     backward(micro_batch(done_), done_ + 1 == end);
     ++done_;
+  }
+  if (parts_.order.steps_after_forward() && begun_ < forwards_before(done_, total)) {
+    if (auto loss = forward(micro_batch(begun_)); loss.defined()) next_losses_.push_back(loss);
+    ++begun_;
   }
   parts_.own.finish(stage_);
   scale_gradients();
   first_ = end_of_step;
   drains_ = in_step(left) == left;
   return losses;
+}
+
+int64_t AsynchronousPasses::forwards_before(int64_t own, int64_t total) const {
+  return std::min(total, own + 1 + parts_.order.own_warm_up());
 }
 
 void AsynchronousPasses::scale_gradients() {

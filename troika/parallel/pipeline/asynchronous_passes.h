@@ -41,8 +41,9 @@ class AsynchronousPasses {
   // Gives the run that carries out the passes until the next drain.
   void fill(const PipelineRun& run) { run_.emplace(run); }
   // Runs passes up to the last backward pass of the next step, and averages its gradients over the
-  // replicas. Gradients must be empty before. Blocks for messages. Returns the losses of the step's
-  // micro-batches on the last stage, one element each, without graphs.
+  // replicas. Where layout::AsynchronousStage::steps_after_forward(), the next forward pass runs
+  // meanwhile. Gradients must be empty before. Blocks for messages. Returns the losses of the
+  // step's micro-batches on the last stage, one element each, without graphs.
   std::vector<at::Tensor> advance(int64_t left);
   // Call it before the optimizer steps the parameters that advance() has left gradients for: gives
   // them memory that no micro-batch in flight uses.
@@ -63,6 +64,9 @@ class AsynchronousPasses {
   int micro_batch(int64_t own) const {
     return static_cast<int>(own * parts_.order.replicas + parts_.replica);
   }
+  // Returns the forward passes after which the backward pass of the replica's micro-batch `own`
+  // runs.
+  int64_t forwards_before(int64_t own, int64_t total) const;
   at::Tensor forward(int micro_batch);
   void backward(int micro_batch, bool completes);
   void scale_gradients();
@@ -74,7 +78,8 @@ class AsynchronousPasses {
   // Micro-batches since the last drain: those of earlier steps, and of this replica's ones those
   // that have run forward, and those that have also run backward.
   int64_t first_ = 0, begun_ = 0, done_ = 0;
-  bool drains_ = false;  // after the current step
+  std::vector<at::Tensor> next_losses_;  // of micro-batches of the next step
+  bool drains_ = false;                  // after the current step
   size_t most_versions_ = 1, most_active_ = 0;
 };
 

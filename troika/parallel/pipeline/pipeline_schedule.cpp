@@ -155,6 +155,7 @@ layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& option
                                       .micro_batches = options.micro_batches,
                                       .stages = mesh.size(layout::Axis::pipeline),
                                       .in_flight = options.in_flight,
+                                      .warm_up_by = options.warm_up_by,
                                       .steps_by_replicas = options.steps_by_replicas};
   for (int s = 0; mesh.has_uneven_stages() && s < result.stages; ++s) {
     result.replicas.push_back(mesh.replicas(s));

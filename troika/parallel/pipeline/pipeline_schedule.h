@@ -32,9 +32,10 @@ struct PipelineOptions {
   // Other than `synchronous`: without flushes, in the order of schedule 1f1b
   // (layout/schedules/stage_weights.h).
   layout::StageWeights weights = layout::StageWeights::synchronous;
-  int in_flight = 1;               // without flushes: see layout::AsynchronousPipeline
-  bool steps_by_replicas = false;  // the same
-  int chunks = 0;                  // stages per rank; 0: the schedule's default
+  int in_flight = 1;  // without flushes: see layout::AsynchronousPipeline
+  layout::WarmUp warm_up_by = layout::WarmUp::runtime;  // the same
+  bool steps_by_replicas = false;                       // the same
+  int chunks = 0;  // stages per rank; 0: the schedule's default
   // A schedule in text form (layout::read_schedule()) in place of a name; empty: none.
   std::string actions = {};
   // A layout string (layout::parse_cut()), which may have empty stages; empty: stages of about

@@ -28,6 +28,7 @@ parallel::PipelineOptions pipeline_options(const layout::Plan& plan) {
           .micro_batches = static_cast<int>(plan.micro_batches),
           .weights = plan.weights(),
           .in_flight = static_cast<int>(plan.without_flushes.in_flight),
+          .warm_up_by = layout::warm_up_of(plan.without_flushes.warm_up),
           .steps_by_replicas = plan.without_flushes.steps_by_replicas,
           .chunks = static_cast<int>(plan.chunks),
           .actions = plan.actions,

@@ -183,7 +183,8 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     const auto order = layout::asynchronous_stage(plan.asynchronous(), rank);
     // The engine takes all micro-batches of a step at once, while the loader prepares the next
     // ones; without flushes, those of later steps, too.
-    const int64_t taken = plan.micro_batches + (plan.is_asynchronous() ? order.warm_up : 0);
+    const int64_t ahead = order.warm_up + (order.steps_after_forward() ? order.replicas : 0);
+    const int64_t taken = plan.micro_batches + (plan.is_asynchronous() ? ahead : 0);
     const int64_t loaded = taken + (options_.data.workers > 0 ? options_.data.prefetch : 0);
     const double batches = batch_bytes(batch_of(choice) * loaded) +
                            static_cast<double>(batch_of(choice) * taken) * copied;

@@ -154,6 +154,13 @@ void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOption
                  .got = std::to_string(options.pipeline.in_flight),
                  .expected = "1, or the strategy pipedream or pipedream_2bw"});
   }
+  const auto& warm_up = options.pipeline.warm_up;
+  if (warm_up != parallel::PipelineSection().warm_up && !plan.is_asynchronous()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} does not take pipeline.warm_up", strategy),
+                 .got = warm_up,
+                 .expected = "runtime, or the strategy pipedream or pipedream_2bw"});
+  }
   if (options.pipeline.steps_by_replicas && !plan.is_asynchronous()) {
     throw Error(
         "train", ErrorKind::usage,

@@ -188,6 +188,7 @@ void pipedream(Plan& plan, const TrainOptions& options, const Cluster& cluster) 
   }
   plan.schedule = layout::asynchronous_schedule_name(chosen);
   plan.without_flushes = {.in_flight = options.pipeline.in_flight,
+                          .warm_up = options.pipeline.warm_up,
                           .steps_by_replicas = options.pipeline.steps_by_replicas};
   cut_model(plan, options, pipeline_mesh(options, cluster.ranks()));
 }

@@ -71,7 +71,7 @@ std::vector<int64_t> micro_batch_sizes(int64_t samples, int ranks) {
 // whether it can be run.
 layout::Plan example_of(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
                         int ranks) {
-  layout::Plan plan{.micro_batches = 2 * ranks};
+  layout::Plan plan{.micro_batches = 2 * ranks, .recompute = settings.recompute ? "full" : "none"};
   if (settings.zero_stage > 0) {
     plan.exchange.method = layout::ExchangeMethod::zero;
     plan.exchange.zero_stage = settings.zero_stage;
@@ -159,6 +159,9 @@ TrainOptions with_step_plan(TrainOptions options, const plan::StepModel& model,
                             const comm::Group& group) {
   const auto configured = resolve_plan(options, cluster_of(group));
   auto plan = plan::layout_of(model, chosen);
+  if (plan.is_asynchronous()) {
+    plan.without_flushes.warm_up = configured.without_flushes.warm_up;
+  }
   plan.exchange.bucket_bytes = configured.exchange.bucket_bytes;
   plan.exchange.first_bucket_bytes = configured.exchange.first_bucket_bytes;
   plan.exchange.find_unused_parameters = configured.exchange.find_unused_parameters;
