@@ -113,7 +113,7 @@ TEST_F(LoraRun, StagesMayHaveNoAdapters) {
 
 // Any layout resumes from the checkpoint of any other. A checkpoint has the whole model, and states
 // of the optimizer for adapters only.
-// Of a version with an option that this one does not have.
+// The checkpoint is that of a version with an option that this one does not have.
 TEST_F(LoraRun, AnUnknownOptionOfACheckpointIsNoReasonToRefuseIt) {
   const auto model = sizes_of("llama+lora");
   const auto file = folder_ / "of-another.safetensors";

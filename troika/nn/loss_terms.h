@@ -1,4 +1,4 @@
-// What is added to a cross entropy in training.
+// The terms that training adds to a cross entropy.
 #pragma once
 
 namespace troika::nn {

@@ -136,7 +136,7 @@ bool needs_rule(const torch::nn::Module& module) {
                .expected = expected});
 }
 
-// What is cut along the dimension of outputs, for errors: of a layer, and of the units of its rule.
+// The words of errors for the outputs of a layer and for the units of its rule.
 struct OutputWords {
   const char* outputs;
   const char* units;

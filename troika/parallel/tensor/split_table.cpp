@@ -40,8 +40,9 @@ SplitTable mlp_table(const nn::ModelOptions& options) {
   return chain_table(layers);
 }
 
-// Inside a residual block, whose input and output are whole. Of a bottleneck, the first
-// convolution is whole: a block then sums one activation in each pass, as with two convolutions.
+// The rules are inside a residual block, whose input and output are whole. The first convolution
+// of a bottleneck is whole, too: a block then sums one activation in each pass, as with two
+// convolutions.
 SplitTable resnet_table(bool has_bottlenecks) {
   const std::string block = "*.*.";
   SplitTable table{{"conv1", Split::whole}, {"bn1", Split::whole}};
