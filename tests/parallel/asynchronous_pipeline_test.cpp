@@ -180,7 +180,8 @@ TEST(AsynchronousPipeline, AveragesBehindTheNextForwardPassOfTwoVersions) {
 // 1F1B-RR: micro-batch b is for replica b mod r. Segments end within a step, and have fewer
 // micro-batches than a stage has replicas.
 TEST(AsynchronousPipeline, StagesShareMicroBatchesInTurns) {
-  const std::vector<std::vector<int>> meshes{{2, 1}, {1, 3}, {2, 1, 1}, {1, 2, 1}, {3, 2}};
+  const std::vector<std::vector<int>> meshes{{2, 1},    {1, 3}, {2, 1, 1},
+                                             {1, 2, 1}, {3, 2}, {1, 3, 1}};
   for (const auto weights : kAll) {
     for (const auto& replicas : meshes) {
       const int ranks = layout::Mesh::parse(fmt::format("pipeline={} data={}", replicas.size(),

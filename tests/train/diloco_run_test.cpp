@@ -198,7 +198,8 @@ TEST_F(DiLoCoRun, RefusesWhatItDoesNotSupport) {
            {"diloco.warmup_steps=1",
             "the replicas of strategy diloco may be lost; got "
             "diloco.warmup_steps 1"},
-           {"trainer.precision=16-mixed", "trainer.precision 16-mixed"}}) {
+           {"trainer.precision=16-mixed", "trainer.precision 16-mixed"},
+           {"trainer.precision=bf16-true", "trainer.precision bf16-true"}}) {
     EXPECT_THAT([&] { QuorumRun(with({change}), {.replicas = 2}); },
                 testing::ThrowsMessage<Error>(HasSubstr(words)));
   }

@@ -70,8 +70,9 @@ TEST_F(LanguageTask, RefusesTermsOfAnotherLoss) {
   task.use_loss_terms({});
   EXPECT_ERROR(task.use_loss_terms({.z_loss = 1e-4}), ErrorKind::usage,
                "[train] label smoothing and z-loss are terms of the cross entropy; got "
-               "trainer.label_smoothing or trainer.z_loss, and a task with its own loss, expected "
-               "neither, or a task without its own loss");
+               "trainer.label_smoothing or trainer.z_loss, and a task with its own loss or "
+               "training_step, expected neither, or a task without them (such a task can add "
+               "nn::LossTerms to its own cross entropy)");
 }
 
 TEST_F(LanguageTask, ValidatesOnTheLossOfTheLogits) {

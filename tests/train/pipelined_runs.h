@@ -49,7 +49,8 @@ inline nn::ModelOptions sizes_of(const std::string& model) {
             .kv_heads = 2,
             .ffn_width = 12};
   }
-  if (model == "resnet20") return {.name = "resnet20", .num_classes = 5, .image_size = 8};
+  if (model == "resnet20") return {.name = model, .num_classes = 5, .image_size = 8};
+  if (model == "unet") return {.name = model, .num_classes = 5, .image_size = 32};
   return {.name = "mlp", .num_classes = 5, .image_size = 4, .hidden_layers = 7, .hidden_width = 6};
 }
 

@@ -111,6 +111,13 @@ TEST_F(Resume, IsExactInTheWarmUpOfPostLocalSgd) {
   expect_exact(2, {1});
 }
 
+TEST_F(Resume, IsExactAfterTheWarmUpOfPostLocalSgd) {
+  options_.trainer.strategy = "post_local_sgd";
+  options_.local_sgd.warmup_steps = 3;
+  options_.local_sgd.period = 4;
+  expect_exact_from_step_17();
+}
+
 TEST_F(Resume, IsExactWithPowerSgd) {
   options_.ddp.codec.name = "powersgd";
   options_.ddp.codec.start_step = 2;

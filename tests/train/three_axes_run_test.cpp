@@ -246,7 +246,7 @@ TEST_F(ThreeAxesRun, RefusesWhatDoesNotFit) {
     };
   };
   expect_refused(with_axes("pipeline=1 tensor=4"), "gpt", "2 heads, 4 ranks");
-  expect_refused([](auto&) {}, "resnet20", "no rule for");
+  expect_refused([](auto&) {}, "unet", "no rule for");
   auto uneven = on(options_, {-1, -1, -1});
   uneven.mesh.axes = "pipeline=2 data=2-1 tensor=2";
   EXPECT_ERROR(

@@ -4,6 +4,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/replicas.h"
 
 namespace troika::parallel {
 
@@ -41,6 +42,19 @@ optim::NamedTensors WarmUp::state() const {
   return result;
 }
 
+// The other exchange makes all ranks' modules equal when it is made, or requires that; in the
+// middle of its rounds they differ.
+void WarmUp::make_beside_values() {
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept;
+  for (const auto& tensors : {module_.parameters(), module_.buffers()}) {
+    for (const auto& tensor : tensors) kept.emplace_back(tensor, tensor.clone());
+  }
+  make_same(group_, module_, /*copy_state=*/true);
+  then_ = make_();
+  for (auto& [tensor, value] : kept) tensor.copy_(value);
+}
+
 void WarmUp::load_state(const optim::NamedTensors& state) {
   int64_t steps = -1;
   optim::NamedTensors synchronous, rest;
@@ -63,7 +77,7 @@ void WarmUp::load_state(const optim::NamedTensors& state) {
   synchronous_.reset();
   then_.reset();
   if (is_over) {
-    then_ = make_();
+    make_beside_values();
   } else {
     synchronous_ = std::make_unique<DataParallel>(module_, group_, options_);
   }

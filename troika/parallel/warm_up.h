@@ -45,6 +45,7 @@ class WarmUp : public Exchange {
   void load_state(const optim::NamedTensors& state) override;
 
  private:
+  void make_beside_values();
   Exchange& now() const { return synchronous_ ? *synchronous_ : *then_; }
 
   torch::nn::Module& module_;

@@ -1,5 +1,7 @@
 #include "troika/server/server.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -65,7 +67,8 @@ void Server::take(net::Channel channel, const std::string& peer, std::string mes
   try {
     if (try_take(channel, peer, message)) return;
     keep(channel, peer, std::move(message));
-    member_.beat();
+    // A beat asks for the newest map and step, which do not help while ranges are made.
+    if (to_make_.empty()) member_.beat();
   } catch (const std::exception& error) {
     log::warn("a message of {}: {}", peer, error.what());
   }
@@ -149,7 +152,7 @@ void Server::follow_map() {
       to_make_.insert(i);
     }
   }
-  take_early();
+  if (to_make_.empty()) take_early();
 }
 
 void Server::take_early() {
@@ -188,14 +191,28 @@ bool Server::make_one() {
     if (is_holder && !map->origin.empty()) load(index, range);
     to_make_.erase(index);
     ranges_.emplace(index, std::move(range)).first->second.follow(map);
+  } catch (const Error& error) {
+    return fail(error);
   } catch (const std::exception& error) {
-    failure_ = error.what();
-    log::error("{}", failure_);
-    member_.beat();
-    return false;
+    return fail(
+        Error("server", ErrorKind::usage,
+              {.what = fmt::format("range {} of {} cannot be made", index, map->ranges.size()),
+               .got = error.what(),
+               .expected = "memory for its keys",
+               .hint = "more servers, or fewer keys"}));
   }
-  if (to_make_.empty()) take_early();
+  take_early();
   return true;
+}
+
+bool Server::fail(const Error& error) {
+  failure_ = error.what();
+  log::error("{}", failure_);
+  to_make_.clear();
+  early_.clear();
+  early_bytes_ = 0;
+  member_.beat();
+  return false;
 }
 
 void Server::load(uint32_t index, HeldRange& range) const {

@@ -79,6 +79,8 @@ class Server {
   // again while there are more.
   void do_long_work();
   bool make_one();
+  // Ends all work, and returns false.
+  bool fail(const Error& error);
   void load(uint32_t index, HeldRange& range) const;
   bool save_one();
   void fill(Beat& beat);

@@ -151,7 +151,11 @@ void SummationServer::add(const std::string& peer, Push push) {
 
 // Workers begin again together, so ranks whose hello is still to come only hold the level up.
 void SummationServer::begin_level(const PushHead& hello) {
-  if (progress_.size() != hello.workers) progress_.assign(hello.workers, {});
+  if (progress_.empty()) progress_.resize(hello.workers);
+  if (progress_.size() != hello.workers) {
+    return fail(fmt::format("rank {} is one of {} workers; others are of {}", hello.rank,
+                            hello.workers, progress_.size()));
+  }
   progress_[hello.rank] = {};
   level_ = 0;
 }

@@ -60,7 +60,11 @@ std::vector<at::Tensor> AsynchronousPasses::advance(int64_t left) {
     backward(micro_batch(done_), done_ + 1 == end);
     ++done_;
   }
-  if (parts_.order.steps_after_forward() && begun_ < forwards_before(done_, total)) {
+  // A later pass may wait for the next step of this stage's other replicas, which wait for the
+  // averages of this one.
+  const bool is_early = begun_ < forwards_before(done_, total) &&
+                        micro_batch(begun_) <= end_of_step + parts_.order.warm_up;
+  if (parts_.order.steps_after_forward() && is_early) {
     if (auto loss = forward(micro_batch(begun_)); loss.defined()) next_losses_.push_back(loss);
     ++begun_;
   }

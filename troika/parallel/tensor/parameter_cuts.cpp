@@ -155,6 +155,13 @@ int64_t units_of_rule(const RuledModule& of) {
 void cut_columns(ParameterCut& cut, const RuledModule& of, int rank, int ranks) {
   const auto& rule = of.rule;
   const auto words = output_words(of);
+  // Statistics of channels are one range on each rank.
+  if (rule.parts != 1 && (rule.split != Split::column || groups_of(*of.module) > 0)) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "the rule of " + of.name + " for the tensor axis",
+                 .got = fmt::format("{} parts", rule.parts),
+                 .expected = "1 part: only linear layers have several"});
+  }
   const int64_t outputs = cut.shape[static_cast<size_t>(cut.dim)], width = outputs / rule.parts;
   if (outputs % rule.parts != 0) {
     refuse_cut(of.name, words.outputs, outputs, ranks, fmt::format("a multiple of {}", rule.parts));

@@ -42,8 +42,9 @@ enum class Split {
 struct SplitRule {
   std::string module;  // full name; `*` stands for any text between two dots
   Split split = Split::whole;
-  // For column: the outputs are `parts` matrices side by side, such as queries, keys and values.
-  // Each is cut between `units` units, such as heads; 0: between any two outputs.
+  // For column layers that are linear: the outputs are `parts` matrices side by side, such as
+  // queries, keys and values. Each is cut between `units` units, such as heads; 0: between any two
+  // outputs.
   int64_t units = 0;
   int64_t parts = 1;
   // For column: if there are fewer units than ranks, several ranks hold the same unit.

@@ -340,7 +340,8 @@ std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan
 
 bool may_have(const Profile& profile, int64_t parameters) {
   if (profile.model.parameters > 0) return parameters == profile.model.parameters;
-  constexpr double kMargin = 0.01;  // for numbers that are rounded
+  if (parameter_bytes(profile) == 0) return true;  // the profile does not say
+  constexpr double kMargin = 0.01;                 // for numbers that are rounded
   const double each = parameter_bytes(profile) / static_cast<double>(parameters);
   return std::ranges::any_of(std::array{2, 4, 8},
                              [&](int size) { return std::abs(each - size) <= kMargin * size; });

@@ -88,7 +88,9 @@ void RunCheckpoints::save(bool to_go_on) {
   const auto& setup = parts_.setup;
   auto& at = parts_.epochs.at();
   at.seconds = parts_.measured.clock().run_seconds();
-  // The members of a quorum agree on the writer after each sum.
+  // Members of a quorum are at the same step after a sum, and agree on the writer. Within a round
+  // of outer steps a member that is lost may have been the writer of a step that others have
+  // passed.
   parts_.engine.store().fetch_states();
   if (!setup.writes_checkpoints()) {
     left_out_ = {at.samples, to_go_on};

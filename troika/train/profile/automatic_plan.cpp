@@ -35,8 +35,9 @@ using plan::StepSettings;
 
 constexpr size_t kMostProfiles = 3;
 
-void require_searchable(const layout::Plan& plan) {
+void require_searchable(const layout::Plan& plan, const std::string& warm_up) {
   std::string got;
+  if (warm_up != layout::WithoutFlushes{}.warm_up) got = "pipeline.warm_up " + warm_up;
   const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
   if (plan.threads > 0 || !plan.keeps_replicas_equal() || is_summation)
     got = "strategy " + plan.strategy;
@@ -159,9 +160,6 @@ TrainOptions with_step_plan(TrainOptions options, const plan::StepModel& model,
                             const comm::Group& group) {
   const auto configured = resolve_plan(options, cluster_of(group));
   auto plan = plan::layout_of(model, chosen);
-  if (plan.is_asynchronous()) {
-    plan.without_flushes.warm_up = configured.without_flushes.warm_up;
-  }
   plan.exchange.bucket_bytes = configured.exchange.bucket_bytes;
   plan.exchange.first_bucket_bytes = configured.exchange.first_bucket_bytes;
   plan.exchange.find_unused_parameters = configured.exchange.find_unused_parameters;
@@ -190,7 +188,7 @@ class PlanFinder {
         available_(memory_of_rank(options, group)) {
     problem_.cluster = cluster_of(group);
     const auto plan = resolve_plan(options, problem_.cluster);
-    require_searchable(plan);
+    require_searchable(plan, options.pipeline.warm_up);
     problem_.global_batch =
         static_cast<double>(global_batch(options, plan.mesh.sample_shares()) * plan.micro_batches);
     problem_.memory_bytes = asked.memory_bytes ? asked.memory_bytes : available_;

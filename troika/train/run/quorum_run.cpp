@@ -71,6 +71,8 @@ void require_supported(const TrainOptions& options, const layout::Plan& plan, in
   const auto precision = nn::parse_precision(trainer.precision);
   require(!precision.needs_scaler(), "trainer.precision " + precision.name,
           "one that does not scale the loss");
+  require(plan.keeps_replicas_equal() || !precision.needs_masters(),
+          "trainer.precision " + precision.name, "32, 64 or bf16-mixed");
   require(trainer.accumulate_grad_batches == 1,
           fmt::format("trainer.accumulate_grad_batches {}", trainer.accumulate_grad_batches), "1");
   require(!trainer.sync_batchnorm, "trainer.sync_batchnorm true", "false");

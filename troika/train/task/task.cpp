@@ -1,5 +1,7 @@
 #include "troika/train/task/task.h"
 
+#include <algorithm>
+
 #include "troika/base/error.h"
 #include "troika/compat/deferred_init.h"
 #include "troika/compat/error_text.h"
@@ -71,18 +73,24 @@ nn::Tensors Task::block_inputs(const data::Batch& batch) const {
 std::shared_ptr<const nn::OutputLoss> Task::output_loss(const data::Batch& batch,
                                                         nn::OutputLoss::Kind kind) const {
   if (!model_ || !model_->has_output_layer() || has_own_loss()) return nullptr;
-  return std::make_shared<nn::OutputLoss>(nn::OutputLoss{.targets = batch["targets"],
-                                                         .ignored = metrics::kIgnored,
-                                                         .kind = kind,
-                                                         .terms = loss_terms_});
+  return std::make_shared<nn::OutputLoss>(nn::OutputLoss{
+      .targets = batch["targets"], .ignored = metrics::kIgnored, .kind = kind, .terms = terms()});
+}
+
+nn::LossTerms Task::terms() const {
+  return at::GradMode::is_enabled() ? loss_terms_ : nn::LossTerms{};
 }
 
 void Task::use_loss_terms(const nn::LossTerms& terms) {
-  if (!terms.is_plain() && has_own_loss()) {
+  const auto own = own_steps();
+  const bool has_own_step = std::ranges::find(own, "training_step") != own.end();
+  if (!terms.is_plain() && (has_own_loss() || has_own_step)) {
     throw Error("train", ErrorKind::usage,
                 {.what = "label smoothing and z-loss are terms of the cross entropy",
-                 .got = "trainer.label_smoothing or trainer.z_loss, and a task with its own loss",
-                 .expected = "neither, or a task without its own loss"});
+                 .got = "trainer.label_smoothing or trainer.z_loss, and a task with its own loss "
+                        "or training_step",
+                 .expected = "neither, or a task without them",
+                 .hint = "such a task can add nn::LossTerms to its own cross entropy"});
   }
   loss_terms_ = terms;
 }
@@ -120,7 +128,7 @@ at::Tensor Task::loss(const Outputs& outputs, const data::Batch& batch) {
   if (loss_) return loss_(outputs, batch);
   return nn::cross_entropy(
       outputs.only(),
-      {.targets = batch["targets"], .ignored = metrics::kIgnored, .terms = loss_terms_});
+      {.targets = batch["targets"], .ignored = metrics::kIgnored, .terms = terms()});
 }
 
 at::Tensor Task::training_step(const data::Batch& batch) {

@@ -103,7 +103,7 @@ class Task : public Hooks {
   void make_values();
 
   // Sets what is added to the cross entropy of training steps from now on; evaluations stay plain.
-  // Throws Error(usage) for terms of a task with a loss of its own.
+  // Throws Error(usage) for terms of a task with a loss or a training step of its own.
   virtual void use_loss_terms(const nn::LossTerms& terms);
 
   // Sets the plan by which activations are recomputed from now on. For a plan that is not empty,
@@ -179,6 +179,8 @@ class Task : public Hooks {
   static BatchLoss of_targets(Loss loss);
   static OutputsLoss of_only(BatchLoss loss);
   bool has_own_loss() const;
+  // Returns those of training steps; without gradients, none.
+  nn::LossTerms terms() const;
   // Returns the outputs of the model of blocks with their names.
   Outputs named(nn::Tensors tensors) const;
   void judge(const Outputs& given, const data::Batch& batch, Evaluation& evaluation);
