@@ -1,17 +1,12 @@
 // Runs with strategy ft_ddp. Replicas are threads of this process, and so is the lighthouse.
 #include <gmock/gmock.h>
 
-#include <thread>
-
 #include "tests/support/errors.h"
-#include "tests/train/fitted_course.h"
 #include "tests/train/logged_rows.h"
-#include "tests/train/waves.h"
-#include "troika/base/config.h"
+#include "tests/train/quorum_course.h"
 #include "troika/checkpoint/reader.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/train/run/fit_context.h"
-#include "troika/train/run/quorum_run.h"
 
 namespace troika::train {
 namespace {
@@ -25,19 +20,6 @@ std::shared_ptr<Task> make_plain_task() {
   return std::make_shared<Task>(nn::from_sequential(net));
 }
 
-// Fails the run in the middle of it.
-class Loses : public Callback {
- public:
-  explicit Loses(int64_t step) : step_(step) {}
-  std::string name() const override { return "loses"; }
-  void on_train_batch_start(FitContext& context, const data::Batch&) override {
-    if (context.at.step == step_) throw Error("test", ErrorKind::failure, {.what = "lost"});
-  }
-
- private:
-  const int64_t step_;
-};
-
 // Fails after the last step and before its checkpoint.
 class LosesAtTheEnd : public Callback {
  public:
@@ -47,9 +29,9 @@ class LosesAtTheEnd : public Callback {
   }
 };
 
-class FtDdpRun : public CourseTest {
+class FtDdpRun : public QuorumCourse {
  protected:
-  FtDdpRun() {
+  FtDdpRun() : QuorumCourse(make_plain_task) {
     options_.trainer.strategy = "ft_ddp";
     options_.trainer.num_sanity_val_steps = 0;
     options_.schedule.name = "cosine";
@@ -58,50 +40,12 @@ class FtDdpRun : public CourseTest {
     options_.data.global_batch_size = 6;
   }
 
-  TrainOptions with(const std::vector<std::string>& changes) const {
-    auto options = options_;
-    auto table = make_table(options);
-    for (const auto& change : changes) table.set_argument("--" + change);
-    return options;
-  }
-
-  FittedCourse fit_replica(const TrainOptions& options, int rank, int replicas,
-                           const Callbacks& callbacks = {}) {
-    const auto task = make_plain_task();
-    Trainer trainer(options, comm::local::alone());
-    for (const auto& callback : callbacks) trainer.add(callback);
-    trainer.take_part(std::make_shared<QuorumRun>(
-        options, QuorumPlace{.rank = rank,
-                             .replicas = replicas,
-                             .lighthouse = net::Address{"127.0.0.1", lighthouse_->port()},
-                             .secret = secret_}));
-    const Waves waves;
-    FittedCourse course{.summary = trainer.fit(*task, waves, waves), .weights = {}};
-    for (const auto& parameter : task->module().parameters()) {
-      course.weights.push_back(parameter.detach().clone());
-    }
-    return course;
-  }
-  std::vector<FittedCourse> fit_replicas(const TrainOptions& options, int replicas) {
-    lighthouse_.emplace(secret_, net::Address{"127.0.0.1", 0});
-    std::vector<FittedCourse> courses(static_cast<size_t>(replicas));
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < replicas; ++rank) {
-      threads.emplace_back(
-          [&, rank] { courses[static_cast<size_t>(rank)] = fit_replica(options, rank, replicas); });
-    }
-    threads.clear();
-    return courses;
-  }
   FittedCourse fit_alone(const TrainOptions& options) {
     auto own = options;
     own.trainer.strategy = "ddp";
     own.run.name = "alone";
     return fit_course(own, {0}, make_plain_task, Waves());
   }
-
-  const net::Secret secret_ = net::Secret::random();
-  std::optional<quorum::LighthouseServer> lighthouse_;
 };
 
 TEST_F(FtDdpRun, OfAllReplicasIsThatOfOneProcess) {

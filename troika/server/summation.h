@@ -50,6 +50,10 @@ class SummationServer {
  private:
   struct Sum;
   struct Push;
+  struct Progress {
+    std::string peer;
+    uint64_t bytes = 0;  // pushed since its hello
+  };
 
   void take(const std::string& peer, std::string message);
   void watch(const std::string& peer);
@@ -62,11 +66,7 @@ class SummationServer {
   void raise_level(const std::string& peer, const Push& push);
 
   net::Endpoint& endpoint_;
-  std::map<uint64_t, Sum> sums_;  // by key
-  struct Progress {
-    std::string peer;
-    uint64_t bytes = 0;  // pushed since its hello
-  };
+  std::map<uint64_t, Sum> sums_;    // by key
   std::vector<Progress> progress_;  // by rank
   uint64_t level_ = 0;
   std::map<std::string, net::Ticket> peers_;  // that have said hello, with the watch on them

@@ -44,8 +44,8 @@ layout::SummationSplit split_of(const std::string& links, int workers, int spare
 }
 
 // Returns the bytes that a rank may push to a server of this share before the slowest rank has
-// pushed as much there. In proportion to shares, so that all servers finish at the same time, and
-// enough to keep links busy (bench/byteps).
+// pushed as much there. They are in proportion to shares, so that all servers finish at the same
+// time, and enough to keep links busy (bench/byteps).
 size_t lead_for(double share, int64_t partition_bytes) {
   constexpr double kPartitions = 8;  // at all servers
   const auto partitions = std::max(1.0, std::ceil(kPartitions * share));
