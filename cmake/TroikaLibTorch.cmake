@@ -56,7 +56,7 @@ set(cuda_definitions "")
 set(cuda_includes "")
 if(TROIKA_WITH_CUDA)
   get_target_property(cuda_definitions torch_cuda INTERFACE_COMPILE_DEFINITIONS)
-  set(cuda_includes ${TROIKA_CUDA_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+  set(cuda_includes ${TROIKA_CUDA_INCLUDE_DIR} ${TROIKA_CUDA_CRT_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES include)
 endif()
 troika_libtorch_has(TROIKA_WITH_NCCL

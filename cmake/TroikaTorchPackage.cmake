@@ -79,10 +79,15 @@ function(troika_cuda_runtime torch_folder packages)
     find_library(TROIKA_CUDART_LIBRARY cudart HINTS ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES lib64 lib)
     set(libraries ${TROIKA_CUDART_LIBRARY})
   endif()
-  if(TROIKA_CUDA_INCLUDE_DIR AND libraries)
+  # CUDA 13 has these in a package of their own, which PyPI's torch does not require.
+  find_path(TROIKA_CUDA_CRT_INCLUDE_DIR crt/host_defines.h
+            HINTS ${TROIKA_CUDA_INCLUDE_DIR} ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES include)
+  if(TROIKA_CUDA_INCLUDE_DIR AND TROIKA_CUDA_CRT_INCLUDE_DIR AND libraries)
     list(GET libraries 0 cudart)
+    set(includes ${TROIKA_CUDA_INCLUDE_DIR} ${TROIKA_CUDA_CRT_INCLUDE_DIR})
+    list(REMOVE_DUPLICATES includes)
     set_target_properties(torch::cudart PROPERTIES
-      INTERFACE_INCLUDE_DIRECTORIES "${TROIKA_CUDA_INCLUDE_DIR}" INTERFACE_LINK_LIBRARIES "${cudart}")
+      INTERFACE_INCLUDE_DIRECTORIES "${includes}" INTERFACE_LINK_LIBRARIES "${cudart}")
   endif()
 endfunction()
 
@@ -106,6 +111,15 @@ endfunction()
 # The wheel's libraries export parts of the C++ standard library of their own compiler, such as
 # std::filesystem::remove_all(), which ends in a call of address 0 there. The system's must be found first.
 function(troika_standard_library_before_torch)
+  set(shared libstdc++.so)
+  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=${shared} OUTPUT_VARIABLE found
+                  OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(found STREQUAL shared)
+    message(FATAL_ERROR
+      "[cmake] ${CMAKE_CXX_COMPILER} would link its C++ standard library into each program, beside the one that "
+      "LibTorch loads; got no ${shared} of this compiler, expected one (choose another compiler by "
+      "-DCMAKE_CXX_COMPILER=..., after removing this build folder)")
+  endif()
   set_property(TARGET torch APPEND PROPERTY
                INTERFACE_LINK_OPTIONS "LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state")
 endfunction()
