@@ -3,11 +3,15 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <future>
+
 #include "tests/parallel/tensor_courses.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/dense.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/recompute/recompute.h"
 #include "troika/nn/zoo.h"
@@ -153,6 +157,36 @@ TEST(TensorParallel, SendsTheBytesOfTheFormulas) {
       EXPECT_EQ(of_a_layer, 4 * activation) << sequence;
     }
   });
+}
+
+// Rank 1 begins its backward pass when rank 0 has the gradient of the weight, which a rank that
+// waited for the sum first would never have.
+TEST(AxisFunctions, WeightsAreDifferentiatedWhileTheSumRuns) {
+  for (const bool tokens : {false, true}) {
+    std::promise<void> differentiated;
+    comm::local::run(
+        2,
+        [&](const comm::Group& group) {
+          const auto x = at::arange(12, at::kDouble).reshape({1, 2, 6}).requires_grad_();
+          const auto weight = at::ones({6, 3}, at::kDouble).mul(group.rank() + 1).requires_grad_();
+          const auto entered = tokens ? gather_tokens(x, group) : copy_to_axis(x, group);
+          const auto number = number_beside_sum(entered);
+          ASSERT_TRUE(number);
+          const auto y = nn::dense_with_late_weights(entered, weight, {}, *number);
+          const compat::GradientHook hook(weight, [&] {
+            if (group.rank() == 0) differentiated.set_value();
+          });
+          if (group.rank() == 1) {
+            ASSERT_EQ(differentiated.get_future().wait_for(std::chrono::seconds(30)),
+                      std::future_status::ready);
+          }
+          y.sum().backward();
+          EXPECT_TRUE(x.grad().eq(3 * (1 + 2)).all().item<bool>());
+          EXPECT_TRUE(weight.grad().allclose(
+              entered.detach().flatten(0, 1).sum(0).unsqueeze(1).expand({6, 3})));
+        },
+        {.timeout = std::chrono::seconds(20)});
+  }
 }
 
 TEST(AxisFunctions, RefuseSecondDerivatives) {

@@ -1,5 +1,6 @@
 #include "troika/nn/dense.h"
 
+#include <ATen/SequenceNumber.h>
 #include <torch/library.h>
 
 #include <array>
@@ -61,18 +62,28 @@ const auto& dense_backward_operator() {
   return op;
 }
 
+// A product whose factors are `left` and `right`: `input` and `weight` in the type of the product.
+// They are saved before the product is computed: a recomputation stops after the last saved tensor,
+// so it skips the product.
+struct Product {
+  at::Tensor input;
+  at::Tensor weight;
+  at::Tensor bias;
+  at::Tensor left;
+  at::Tensor right;
+};
+
+// Computes the gradients of those tensors that have an edge.
 class DenseBackward : public torch::autograd::Node {
  public:
-  // `left` and `right` are `input` and `weight` in the type of the product. They are saved before
-  // the product is computed: a recomputation stops after the last saved tensor, so it skips the
-  // product.
-  DenseBackward(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                const at::Tensor& left, const at::Tensor& right)
-      : Node(torch::autograd::collect_next_edges(input, weight, bias)),
-        input_(left, /*is_output=*/false),
-        weight_(right, /*is_output=*/false),
-        of_input_(input.scalar_type()),
-        of_parameters_(weight.scalar_type()) {}
+  DenseBackward(const Product& of, torch::autograd::edge_list&& edges)
+      : DenseBackward(of, std::move(edges), at::sequence_number::get_and_increment()) {}
+  DenseBackward(const Product& of, torch::autograd::edge_list&& edges, uint64_t sequence_number)
+      : Node(sequence_number, std::move(edges)),
+        input_(of.left, /*is_output=*/false),
+        weight_(of.right, /*is_output=*/false),
+        of_input_(of.input.scalar_type()),
+        of_parameters_(of.weight.scalar_type()) {}
 
   variable_list apply(variable_list&& gradients) override {
     compat::refuse_create_graph("nn::dense");
@@ -96,32 +107,69 @@ class DenseBackward : public torch::autograd::Node {
   const at::ScalarType of_parameters_;
 };
 
+// Hands its gradient on to several nodes.
+class Fork : public torch::autograd::Node {
+ public:
+  using Node::Node;
+  variable_list apply(variable_list&& gradients) override {
+    return variable_list(num_outputs(), gradients[0]);
+  }
+};
+
 // Returns `tensor` itself, with its graph, if it has this type; otherwise a detached copy.
 at::Tensor as(const at::Tensor& tensor, at::ScalarType type) {
   if (!tensor.defined()) return tensor;
   return tensor.scalar_type() == type ? tensor : tensor.detach().to(type);
 }
 
-}  // namespace
-
-at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+// Returns the product, recorded by the node that make_node(product) returns before it is computed.
+template <typename MakeNode>
+at::Tensor recorded(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                    const MakeNode& make_node) {
   const auto type = compat::compute_type(input);
-  const at::Tensor left = as(input, type), right = as(weight, type), added = as(bias, type);
+  const Product of{input, weight, bias, as(input, type), as(weight, type)};
+  const at::Tensor added = as(bias, type);
   const auto compute = [&] {
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     auto sizes = input.sizes().vec();
-    sizes.back() = right.size(1);
-    const at::Tensor rows = left.flatten(0, -2);
-    return (added.defined() ? at::addmm(added, rows, right) : at::mm(rows, right)).view(sizes);
+    sizes.back() = of.right.size(1);
+    const at::Tensor rows = of.left.flatten(0, -2);
+    return (added.defined() ? at::addmm(added, rows, of.right) : at::mm(rows, of.right))
+        .view(sizes);
   };
   const bool needs_gradients =
       at::GradMode::is_enabled() &&
       (input.requires_grad() || weight.requires_grad() || (bias.defined() && bias.requires_grad()));
   if (!needs_gradients) return compute();
-  const auto node = compat::make_node<DenseBackward>(input, weight, bias, left, right);
-  at::Tensor output = compute();
-  compat::set_history(output, node);
-  return output;
+  return make_node(of, compute);
+}
+
+}  // namespace
+
+at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  return recorded(input, weight, bias, [](const Product& of, const auto& compute) {
+    const auto node = compat::make_node<DenseBackward>(
+        of, torch::autograd::collect_next_edges(of.input, of.weight, of.bias));
+    at::Tensor output = compute();
+    compat::set_history(output, node);
+    return output;
+  });
+}
+
+at::Tensor dense_with_late_weights(const at::Tensor& input, const at::Tensor& weight,
+                                   const at::Tensor& bias, uint64_t sequence_number) {
+  return recorded(input, weight, bias, [&](const Product& of, const auto& compute) {
+    auto edges = torch::autograd::collect_next_edges(of.input, of.weight, of.bias);
+    torch::autograd::edge_list of_input{edges[0], {}, {}}, of_weights{{}, edges[1], edges[2]};
+    const auto early = compat::make_node<DenseBackward>(of, std::move(of_input));
+    const auto late = compat::make_node<DenseBackward>(of, std::move(of_weights), sequence_number);
+    const auto fork = compat::make_node<Fork>(torch::autograd::edge_list{{early, 0}, {late, 0}});
+    at::Tensor output = compute();
+    early->add_input_metadata(output);
+    late->add_input_metadata(output);
+    compat::set_history(output, fork);
+    return output;
+  });
 }
 
 Conv1D::Conv1D(int64_t in, int64_t out, double deviation)
@@ -130,7 +178,11 @@ Conv1D::Conv1D(int64_t in, int64_t out, double deviation)
 
 at::Tensor Conv1D::forward(const at::Tensor& input) const {
   const at::Tensor x = hooked_input(input);
-  if (!hooks_product()) return with_branch(dense(x, weight_, bias_), x);
+  if (!hooks_product()) {
+    const auto late = late_weights(x);
+    return with_branch(
+        late ? dense_with_late_weights(x, weight_, bias_, *late) : dense(x, weight_, bias_), x);
+  }
   const at::Tensor product = hooked_product(with_branch(dense(x, weight_, {}), x));
   return product + bias_.to(product.scalar_type());
 }

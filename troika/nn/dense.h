@@ -19,6 +19,11 @@ namespace troika::nn {
 // once: a backward pass with create_graph throws Error(usage).
 at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
+// The same, but the gradients of `weight` and `bias` are computed by a node of their own with this
+// sequence number: autograd's engine runs it after all nodes of higher numbers that it could run.
+at::Tensor dense_with_late_weights(const at::Tensor& input, const at::Tensor& weight,
+                                   const at::Tensor& bias, uint64_t sequence_number);
+
 // Hugging Face's Conv1D: dense() with parameters `weight` [in, out], drawn from N(0, deviation^2),
 // and `bias` [out], which starts at 0.
 class Conv1D : public torch::nn::Module, public Hooked {

@@ -5,7 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 namespace troika::nn {
@@ -29,7 +31,15 @@ class Hooked {
   // A linear layer or convolution uses hook(product) in place of the product of its input and its
   // weight, before it adds its bias. Only these layers call it.
   void hook_product(Hook hook) { product_ = std::move(hook); }
-  void unhook() { input_ = product_ = nullptr; }
+  // A linear layer without a hook of its product computes the gradients of its weight and bias as
+  // late as number(input) says (nn::dense_with_late_weights()), if it says so. Only linear layers
+  // call it.
+  using LateWeights = std::function<std::optional<uint64_t>(const at::Tensor& input)>;
+  void hook_weights(LateWeights number) { weights_ = std::move(number); }
+  void unhook() {
+    input_ = product_ = nullptr;
+    weights_ = nullptr;
+  }
   // A linear layer adds branch(input) to the product of its input and its weight: after the hook of
   // the input, and before that of the product. Null: as before; unhook() leaves it. Only linear
   // layers call it.
@@ -41,6 +51,9 @@ class Hooked {
   at::Tensor hooked_input(const at::Tensor& input) const { return input_ ? input_(input) : input; }
   bool hooks_product() const { return product_ != nullptr; }
   at::Tensor hooked_product(const at::Tensor& product) const { return product_(product); }
+  std::optional<uint64_t> late_weights(const at::Tensor& input) const {
+    return weights_ ? weights_(input) : std::nullopt;
+  }
   at::Tensor with_branch(const at::Tensor& product, const at::Tensor& input) const {
     return branch_ ? product.add(branch_(input)) : product;
   }
@@ -48,6 +61,7 @@ class Hooked {
  private:
   Hook input_;
   Hook product_;
+  LateWeights weights_;
   Hook branch_;
 };
 

@@ -1,6 +1,7 @@
 #include "troika/nn/linear.h"
 
 #include "troika/compat/torch.h"
+#include "troika/nn/dense.h"
 
 namespace troika::nn {
 
@@ -11,7 +12,12 @@ Linear::Linear(int64_t in, int64_t out, double deviation)
 
 at::Tensor Linear::forward(const at::Tensor& input) const {
   const at::Tensor x = hooked_input(input);
-  if (!hooks_product()) return with_branch(at::linear(x, weight, bias), x);
+  if (!hooks_product()) {
+    const auto late = late_weights(x);
+    return with_branch(
+        late ? dense_with_late_weights(x, weight.t(), bias, *late) : at::linear(x, weight, bias),
+        x);
+  }
   const at::Tensor product = hooked_product(with_branch(at::linear(x, weight), x));
   return bias.defined() ? product + bias.to(product.scalar_type()) : product;
 }

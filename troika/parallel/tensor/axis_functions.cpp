@@ -1,6 +1,9 @@
 #include "troika/parallel/tensor/axis_functions.h"
 
+#include <ATen/SequenceNumber.h>
+
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -16,13 +19,25 @@ using OfTensor = std::function<at::Tensor(const at::Tensor&)>;
 
 // The collectives themselves. They return new tensors.
 
+// A sum that may still be running: `tensor` must not be touched before finish() has returned.
+struct RunningSum {
+  at::Tensor tensor;
+  comm::Work work;
+
+  const at::Tensor& finish() const {
+    work.wait();
+    return tensor;
+  }
+};
+
 // Images keep their memory format, which is the same on all ranks.
-at::Tensor summed(const at::Tensor& x, const comm::Group& axis) {
+RunningSum summed(const at::Tensor& x, const comm::Group& axis, bool async_op) {
   const auto format = x.suggest_memory_format();
   const bool is_image = format == at::MemoryFormat::ChannelsLast;
   at::Tensor sum = x.clone(is_image ? format : at::MemoryFormat::Contiguous);
-  axis.all_reduce(in_memory_order(sum), comm::ReduceOp::sum, {.label = "tensor axis: sum"});
-  return sum;
+  auto work = axis.all_reduce(in_memory_order(sum), comm::ReduceOp::sum,
+                              {.label = "tensor axis: sum", .async_op = async_op});
+  return {std::move(sum), std::move(work)};
 }
 
 // Rank r has lengths[r] elements of dimension `dim`.
@@ -41,13 +56,14 @@ at::Tensor gathered_tokens(const at::Tensor& x, const comm::Group& axis) {
   return gathered(x, kTokens, lengths, axis);
 }
 
-at::Tensor tokens_of_sum(const at::Tensor& x, const comm::Group& axis) {
+RunningSum tokens_of_sum(const at::Tensor& x, const comm::Group& axis, bool async_op) {
   const at::Tensor all = x.transpose(0, kTokens).contiguous();
   auto sizes = all.sizes().vec();
   sizes[0] /= axis.size();
   const at::Tensor own = at::empty(sizes, all.options());
-  axis.reduce_scatter(own, all, comm::ReduceOp::sum, {}, {.label = "tensor axis: sum of tokens"});
-  return own.transpose(0, kTokens).contiguous();
+  auto work = axis.reduce_scatter(own, all, comm::ReduceOp::sum, {},
+                                  {.label = "tensor axis: sum of tokens", .async_op = async_op});
+  return {own.transpose(0, kTokens), std::move(work)};
 }
 
 at::Tensor part_of_tokens(const at::Tensor& x, const comm::Group& axis) {
@@ -82,6 +98,50 @@ at::Tensor with_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor 
   return result;
 }
 
+// Starts a sum in the backward pass. The node behind it waits for the sum. Nodes whose sequence
+// numbers are between theirs run in between.
+class SumStart : public torch::autograd::Node {
+ public:
+  using Start = std::function<RunningSum(const at::Tensor&)>;
+
+  SumStart(Start start, std::shared_ptr<std::optional<RunningSum>> running,
+           torch::autograd::edge_list&& edges)
+      : Node(std::move(edges)), start_(std::move(start)), running_(std::move(running)) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    compat::refuse_create_graph("a collective over the tensor axis");
+    if (!gradients[0].defined()) return {at::Tensor()};
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    *running_ = start_(gradients[0]);
+    return {(*running_)->tensor};
+  }
+
+ private:
+  const Start start_;
+  const std::shared_ptr<std::optional<RunningSum>> running_;
+};
+
+// Returns forward(x), whose gradient is the sum that start(gradient) starts.
+at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumStart::Start start) {
+  const auto running = std::make_shared<std::optional<RunningSum>>();
+  const at::Tensor entering = with_gradient(
+      x, [](const at::Tensor& input) { return at::alias(input); },
+      [running](const at::Tensor&) {
+        const auto sum = std::exchange(*running, {});
+        return sum->finish().contiguous();
+      });
+  at::Tensor result = [&] {
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    return forward(entering);
+  }();
+  if (!at::GradMode::is_enabled() || !x.requires_grad()) return result;
+  at::sequence_number::get_and_increment();  // number_beside_sum()
+  compat::set_history(result,
+                      compat::make_node<SumStart>(std::move(start), running,
+                                                  torch::autograd::collect_next_edges(entering)));
+  return result;
+}
+
 }  // namespace
 
 at::Tensor in_memory_order(const at::Tensor& x) {
@@ -89,14 +149,14 @@ at::Tensor in_memory_order(const at::Tensor& x) {
 }
 
 at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_running_sum(
       x, [](const at::Tensor& input) { return at::alias(input); },
-      [axis](const at::Tensor& gradient) { return summed(gradient, axis); });
+      [axis](const at::Tensor& gradient) { return summed(gradient, axis, /*async_op=*/true); });
 }
 
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
   return with_gradient(
-      x, [&](const at::Tensor& input) { return summed(input, axis); },
+      x, [&](const at::Tensor& input) { return summed(input, axis, /*async_op=*/false).tensor; },
       [](const at::Tensor& gradient) { return gradient; });
 }
 
@@ -118,14 +178,25 @@ at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis) {
 }
 
 at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_running_sum(
       x, [&](const at::Tensor& input) { return gathered_tokens(input, axis); },
-      [axis](const at::Tensor& gradient) { return tokens_of_sum(gradient, axis); });
+      [axis](const at::Tensor& gradient) {
+        return tokens_of_sum(gradient, axis, /*async_op=*/true);
+      });
+}
+
+std::optional<uint64_t> number_beside_sum(const at::Tensor& x) {
+  const auto* const start = dynamic_cast<SumStart*>(x.grad_fn().get());
+  if (!start) return std::nullopt;
+  return start->sequence_nr() - 1;
 }
 
 at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis) {
   return with_gradient(
-      x, [&](const at::Tensor& input) { return tokens_of_sum(input, axis); },
+      x,
+      [&](const at::Tensor& input) {
+        return tokens_of_sum(input, axis, /*async_op=*/false).tensor.contiguous();
+      },
       [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });
 }
 

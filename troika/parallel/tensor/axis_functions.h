@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "troika/comm/group.h"
@@ -21,7 +22,8 @@ inline constexpr int64_t kTokens = 1;
 // Returns a contiguous view of a contiguous tensor or of images or weights in channels-last order.
 at::Tensor in_memory_order(const at::Tensor& x);
 
-// f: returns `x`, the same on all ranks. Its gradient is the sum of the ranks' gradients.
+// f: returns `x`, the same on all ranks. Its gradient is the sum of the ranks' gradients. The
+// backward pass starts the sum, and waits for it in a node of its own.
 at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis);
 // g: returns the sum of the ranks' tensors. Its gradient, the same on all ranks, passes unchanged.
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis);
@@ -36,6 +38,9 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
 at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis);
 // Concatenates the ranks' tokens. The gradient is the sum of the ranks' gradients, cut again.
 at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis);
+// The sequence number of nodes that run between the start of the sum that is the gradient of `x`
+// and the wait for it, where `x` was returned by copy_to_axis() or gather_tokens() and has a graph.
+std::optional<uint64_t> number_beside_sum(const at::Tensor& x);
 // Returns this rank's tokens of the sum of the ranks' tensors. The gradient is that of all tokens.
 at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis);
 
