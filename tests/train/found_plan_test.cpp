@@ -245,29 +245,6 @@ TEST_F(FoundPlanRun, MayHaveNoFlushesIfTheConfiguredStrategyHasNone) {
   });
 }
 
-// Weights are most of the work, so data parallelism averages many bytes for one micro-batch on each
-// rank, and a pipeline with flushes idles for a third of a step of two micro-batches.
-TEST_F(FoundPlanRun, ChoosesAPipelineWithoutFlushes) {
-  options_.model.hidden_width = 1024;
-  options_.model.hidden_layers = 7;  // six of them are equal
-  options_.optimizer.name = "sgd";
-  const SizedSamples samples(options_.model);
-  for (const std::string strategy : {"pipedream", "pipedream_2bw"}) {
-    options_.trainer.strategy = strategy;
-    options_.data.batch_size = strategy == "pipedream" ? 2 : 1;
-    comm::local::run(2, [&](const comm::Group& group) {
-      const auto found = find_plan(
-          options_, samples, group,
-          {.seconds = 0, .precisions = {"32"}, .memory_bytes = kPlenty, .cuts_layers = false});
-      const auto planned = with_found_plan(options_, found, group);
-      const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
-      EXPECT_EQ(read.schedule, strategy == "pipedream" ? "pipedream" : "pipedream-2bw");
-      EXPECT_EQ(read.mesh.text(), "pipeline=2 data=1");
-      EXPECT_EQ(run(found, group).steps, 3);
-    });
-  }
-}
-
 TEST_F(FoundPlanRun, RefusesAnUnknownPrecision) {
   comm::local::run(1, [&](const comm::Group& group) {
     try {
