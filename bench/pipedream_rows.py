@@ -171,11 +171,11 @@ class Simulator:
 
     def write_plan(self, replicas, in_flight, stages):
         """`stages`: the names of the blocks of each. Returns the minibatches of a step."""
-        minibatches = max(replicas)
-        axes = f'pipeline={len(replicas)} data={"-".join(map(str, replicas))}'
-        if set(replicas) == {1}:
-            axes = f"pipeline={len(replicas)}"
-        self.write("plan.toml", f'[mesh]\naxes = "{axes}"\n[schedule]\nname = "pipedream"\nmicro_batches = {minibatches}\n'
+        minibatches, is_even = max(replicas), len(set(replicas)) == 1
+        # Replicas of an even mesh have minibatches of their own, others take them in turns.
+        own = 1 if is_even else minibatches
+        axes = f'pipeline={len(replicas)} data={replicas[0] if is_even else text_of(replicas)}'
+        self.write("plan.toml", f'[mesh]\naxes = "{axes}"\n[schedule]\nname = "pipedream"\nmicro_batches = {own}\n'
                    f'in_flight = {in_flight}\n'
                    f'[stages]\ncut = "{"|".join(",".join(names) for names in stages)}"\n')
         return minibatches

@@ -17,8 +17,8 @@ using testing_support::run_program;
 
 constexpr Milliseconds kLong{60'000};
 
-// Trains 64-bit weights in folder $1 until it is stopped; once $1/finish is there, 11 steps more
-// than the checkpoint it resumes from. With $2 to that many steps.
+// Trains 64-bit weights in folder $1 with the options $OPTIONS until it is stopped; once $1/finish
+// is there, 11 steps more than the checkpoint it resumes from. With $2 to that many steps.
 constexpr const char* kRank = R"(
 cd $1; steps=${2:-1000000000}; last=runs/run/checkpoints/last
 if [ -e finish ]; then at=$(readlink $last); at=${at##*=}; steps=$((${at%-v*} + 11)); fi
@@ -26,7 +26,7 @@ exec $PROGRAM train --trainer.max_steps=$steps --trainer.max_epochs=1000000 \
   --checkpoint.every_n_train_steps=5 --checkpoint.every_n_epochs=0 --optim.schedule=constant \
   --model.name=mlp --model.hidden_width=8 --model.dropout=0 --data.train_samples=90 \
   --data.validation_samples=12 --data.global_batch_size=12 --data.augment=true \
-  --trainer.precision=64-true --trainer.enable_progress_bar=false --optim.name=adamw
+  --trainer.precision=64-true --trainer.enable_progress_bar=false --optim.name=adamw $OPTIONS
 )";
 
 class ElasticTraining : public testing::Test {
@@ -35,6 +35,7 @@ class ElasticTraining : public testing::Test {
     std::filesystem::create_directories(checkpoints());
     ::setenv("PROGRAM", TROIKA_PROGRAM, /*overwrite=*/1);
     ::setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1);
+    ::setenv("OPTIONS", "", /*overwrite=*/1);
   }
 
   std::filesystem::path checkpoints() const { return folder_ / "runs/run/checkpoints"; }
@@ -89,6 +90,42 @@ TEST_F(ElasticTraining, EndsAsOneProcessThatNothingHappenedTo) {
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   expect_same_weights(checkpoints() / "last.safetensors",
                       alone / "runs/run/checkpoints/last.safetensors");
+}
+
+// The stages step at different times. They drain before the ranks of two machines replace those of
+// one, as a run of one machine does that stops and goes on at the same step.
+TEST_F(ElasticTraining, StagesWithoutFlushesDrainBeforeTheWorldChanges) {
+  const std::string pipeline = "--trainer.strategy=pipedream --mesh.pipeline=2";
+  ::setenv("OPTIONS", pipeline.c_str(), /*overwrite=*/1);
+  auto of_machine = options();
+  of_machine.num_nodes = of_machine.processes = 2;
+  cluster::Launch host(of_machine);
+  ASSERT_TRUE(trains_beyond(5)) << host.err() << host.log(0);
+  write_file_atomically(folder_ / "finish", "");
+  cluster::Launch second(of_machine);
+  EXPECT_EQ(second.wait(), 0) << second.err() << second.log(2);
+  EXPECT_EQ(host.wait(), 0) << host.err() << host.log(0);
+  EXPECT_THAT(second.err(), HasSubstr("ranks 2-3 of 4\n"));
+
+  const TemporaryFolder alone;
+  write_file_atomically(alone / "rank", kRank);
+  for (const int64_t steps : {step() - 11, step()}) {
+    ::setenv("OPTIONS", (pipeline + " --trainer.ckpt_path=last").c_str(), /*overwrite=*/1);
+    const auto part =
+        run_program(fmt::format("PROGRAM={0} {0} launch -n 2 sh {1} {2} {3}", TROIKA_PROGRAM,
+                                (alone / "rank").string(), alone.path().string(), steps));
+    ASSERT_EQ(part.exit_code, 0) << part.err;
+  }
+  // A checkpoint has the stages in different files.
+  const auto exported = [](const TemporaryFolder& folder) {
+    const auto file = folder / "whole.safetensors";
+    const auto outcome =
+        run_program(fmt::format("{} export {} {}", TROIKA_PROGRAM,
+                                (folder / "runs/run/checkpoints/last").string(), file.string()));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return file;
+  };
+  expect_same_weights(exported(folder_), exported(alone));
 }
 
 TEST_F(ElasticTraining, RefusesABatchThatDependsOnTheNumberOfMachines) {

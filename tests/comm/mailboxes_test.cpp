@@ -28,6 +28,8 @@ TEST(Mailboxes, AutoOnSeveralNodesIsShmInsideAndTcpBetweenThem) {
 TEST(Mailboxes, ANamedBackEndDoesNotDependOnNodes) {
   EXPECT_EQ(most_mailbox_bytes("tcp", 8, 2), most_mailbox_bytes("tcp", 8));
   EXPECT_EQ(most_mailbox_bytes("gloo", 8, 2), 0);
+  EXPECT_TRUE(copies_messages("shm") && copies_messages("auto"));
+  EXPECT_FALSE(copies_messages("auto", 2) || copies_messages("tcp") || copies_messages("mpi"));
   EXPECT_ERROR(most_mailbox_bytes("tpc", 8, 2), ErrorKind::usage,
                "[comm] unknown back end; got tpc (did you mean tcp?)");
 }

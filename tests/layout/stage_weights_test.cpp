@@ -8,6 +8,7 @@
 
 #include "tests/support/errors.h"
 #include "troika/layout/plan.h"
+#include "troika/layout/schedules/segment.h"
 
 namespace troika::layout {
 namespace {
@@ -117,6 +118,17 @@ TEST(StageWeights, KeepNoMoreVersionsThanTheBound) {
       }
     }
   }
+}
+
+TEST(StageWeights, TwoVersionsStepAfterTheNextForwardPass) {
+  const auto forwards_before_step = [](StageWeights weights) {
+    const auto actions = asynchronous_segment({weights, 2, 2}, 4).ranks[0];
+    const auto step = std::ranges::find(actions, ActionKind::step, &Action::kind);
+    return std::count_if(actions.begin(), step,
+                         [](const Action& action) { return action.kind == ActionKind::forward; });
+  };
+  EXPECT_EQ(forwards_before_step(StageWeights::stashed), 3);
+  EXPECT_EQ(forwards_before_step(StageWeights::double_buffered), 4);
 }
 
 TEST(StageWeights, OfASingleStageAreItsNewest) {

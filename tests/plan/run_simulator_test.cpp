@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/plan/pipeline_run.h"
 #include "tests/support/errors.h"
 #include "troika/layout/device_rates.h"
 #include "troika/layout/schedules/table.h"
@@ -17,16 +18,6 @@ namespace {
 
 using layout::Cluster;
 using layout::Mesh;
-
-SimulatedRun pipeline_run(const std::string& mesh, std::string schedule, int micro_batches) {
-  SimulatedRun run;
-  run.plan.mesh = Mesh::parse(mesh);
-  run.plan.schedule = std::move(schedule);
-  run.plan.micro_batches = micro_batches;
-  run.cluster = Cluster::uniform(run.plan.mesh.ranks(), 1);
-  run.stages = {{.passes = {1, 1, 1}}};
-  return run;
-}
 
 // Without links, the passes of all schedules begin when layout::replay() says, bit by bit.
 TEST(RunSimulator, ReplaysSchedulesWithoutLinks) {
@@ -59,46 +50,6 @@ TEST(RunSimulator, ReplaysSchedulesWithoutLinks) {
       }
     }
   }
-}
-
-// Between two drains, stages make steps as 1f1b makes passes of all their micro-batches.
-TEST(RunSimulator, PipelinesWithoutFlushesHaveBubblesOnlyAtDrains) {
-  constexpr int kSteps = 30;
-  for (const auto& schedule : layout::asynchronous_schedule_names()) {
-    for (int p = 1; p <= 5; ++p) {
-      for (const int m : {p, p + 2}) {
-        SCOPED_TRACE(testing::Message() << schedule << ", p " << p << ", m " << m);
-        auto run = pipeline_run("pipeline=" + std::to_string(p), schedule, m);
-        run.steps = kSteps;
-        const auto simulated = simulate_run(run);
-        EXPECT_DOUBLE_EQ(simulated.seconds, 3.0 * (m * kSteps + p - 1));
-        for (size_t step = 2; step + 2 < kSteps; ++step) {
-          EXPECT_DOUBLE_EQ(simulated.step_seconds[step], 3.0 * m) << "step " << step;
-        }
-        // A step takes each stage's time alone.
-        run.stages = {{.passes = {1, 1, 1}, .optimizer_seconds = 0.5}};
-        EXPECT_DOUBLE_EQ(simulate_run(run).step_seconds[kSteps / 2], 3.0 * m + 0.5);
-      }
-    }
-  }
-}
-
-TEST(RunSimulator, PipelinesWithoutFlushesKeepVersions) {
-  auto run = pipeline_run("pipeline=4", "pipedream", 1);
-  run.steps = 20;
-  run.stages = {
-      {.passes = {1, 1, 1}, .parameter_bytes = 100, .resident_bytes = 300, .activation_bytes = 10}};
-  const auto peaks = [&] {
-    std::vector<double> result;
-    for (const auto& rank : simulate_run(run).ranks) result.push_back(rank.peak_bytes);
-    return result;
-  };
-  EXPECT_THAT(peaks(), testing::ElementsAre(300 + 3 * 100 + 4 * 10, 300 + 2 * 100 + 3 * 10,
-                                            300 + 100 + 2 * 10, 300 + 10));
-  run.plan.schedule = "pipedream-2bw";
-  run.plan.micro_batches = 4;
-  EXPECT_THAT(peaks(), testing::ElementsAre(300 + 100 + 4 * 10, 300 + 100 + 3 * 10,
-                                            300 + 100 + 2 * 10, 300 + 100 + 10));
 }
 
 TEST(RunSimulator, MessagesShareThePortsOfHosts) {

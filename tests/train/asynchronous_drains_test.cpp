@@ -66,5 +66,25 @@ TEST_F(AsynchronousDrains, DrainsBeforeItStops) {
   expect_equal(course.state, oracle(options, 4, "mlp", {6}));
 }
 
+// As an elastic launch changes the world: the ranks stop after a drain, and others go on.
+TEST_F(AsynchronousDrains, GoesOnInAWorldOfAnotherSize) {
+  for (const std::string strategy : {"pipedream", "pipedream_2bw"}) {
+    SCOPED_TRACE(strategy);
+    auto options = asynchronous(strategy, 2);
+    options.mesh.pipeline = 2;
+    options.run.folder = (folder_ / strategy).string();
+    options.trainer.max_epochs = 3;
+    options.trainer.ckpt_path = "last";
+    fit(options, 2, "mlp",
+        [](Trainer& trainer, Task&) { trainer.add(std::make_shared<AsksToStop>(/*after=*/2)); });
+    fit(options, 4, "mlp",
+        [](Trainer& trainer, Task&) { trainer.add(std::make_shared<AsksToStop>(/*after=*/8)); });
+    const auto course = fit(options, 2, "mlp");
+    EXPECT_EQ(course.summary.steps, 18);
+    const auto expected = oracle(options, 2, "mlp", {6, 5, 6, 5, 11});
+    expect_near(course.state, expected);
+  }
+}
+
 }  // namespace
 }  // namespace troika::train

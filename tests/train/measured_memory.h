@@ -67,7 +67,7 @@ inline Measured measure(const TrainOptions& options, const comm::Group& group,
   context.training.optimization = &engine->optimization();
   WeightAverage average(options.ema.decay, options.ema.use_buffers);
   if (options.ema.enabled) average.attach(context);
-  const auto batch = batch_of(data, options.data.batch_size);
+  auto batch = batch_of(data, options.data.batch_size);
   const auto validate = [&] {
     task->module().eval();
     const at::NoGradGuard no_grad;
@@ -81,6 +81,8 @@ inline Measured measure(const TrainOptions& options, const comm::Group& group,
   const int64_t m = plan.micro_batches;
   const int64_t steps = 2 + 2 * ((engine->most_ahead() + m - 1) / m);
   const auto one = [&](int64_t i) {
+    // Each of the batches in flight has memory of its own.
+    if (plan.is_asynchronous() && i > 0) batch = batch_of(data, options.data.batch_size);
     train_on(*engine, times, batch, i, m, plan.is_asynchronous() ? (steps - 1 - i) * m : 0);
     return most();
   };

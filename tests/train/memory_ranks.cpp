@@ -99,17 +99,21 @@ void expect_pipeline(TrainOptions options, const comm::Group& group, double most
   MemoryPredictor predictor(options, noise);
   const auto choice = predictor.configured(group.size());
   const auto plan = predictor.plan(choice);
-  const auto predicted = predictor.predict_ranks(choice).at(
-      static_cast<size_t>(plan.mesh.coordinates(group.rank())[layout::Axis::pipeline]));
+  const auto at = plan.mesh.coordinates(group.rank());
+  const auto predicted =
+      predictor.predict_ranks(choice).at(static_cast<size_t>(at[layout::Axis::pipeline]));
+  const int replica = at[layout::Axis::data];
   const auto measured = measure(options, group);
   const auto what = fmt::format("{} {} {} {} rank {}", options.model.name, choice.strategy,
                                 choice.precision, choice.recompute, group.rank());
-  expect_close(predicted.step.sum(), measured.second, what + ", second step", most);
-  expect_close(predicted.training_peak(),
+  const double step = predicted.step.sum() - (replica > 0 ? predicted.of_first_replica : 0);
+  expect_close(step, measured.second, what + ", second step", most);
+  expect_close(predicted.training_peak_of(replica),
                std::max({measured.start, measured.first, measured.second, measured.between}),
                what + ", training", most);
   // Counts the receive buffers of all edges of an evaluation, few of which are in use at a time.
-  expect_close(predicted.validation, measured.validation, what + ", validation", 1.4);
+  if (plan.mesh.has_uneven_stages() && replica > 0) return;  // runs no validation
+  expect_close(predicted.validation, measured.validation, what + ", validation", 1.45);
 }
 
 // The policies of stages that keep within a share of the activations of the rank that has most.
@@ -125,17 +129,23 @@ std::string policies_within(double share, const TrainOptions& options, const com
   return predictor.recompute_of_stages(choice);
 }
 
+void expect_uneven_pipelines(TrainOptions options, const comm::Group& group) {
+  for (const char* replicas : {"2-1-1", "1-2-1"}) {
+    options.mesh.axes = fmt::format("pipeline=3 data={}", replicas);
+    expect_pipeline(options, group);
+  }
+}
+
 void expect_asynchronous_pipelines(TrainOptions options, const comm::Group& group, bool all) {
   options.model.tie_word_embeddings = false;
   options.pipeline.micro_batches = 0;
-  // The second of 4 stages of ResNet-20 needs 6.5 % less than is predicted, with 5.3 MiB.
-  constexpr double kMost = 1.07;
   for (const char* strategy : {"pipedream", "pipedream_2bw"}) {
     options.trainer.strategy = strategy;
-    expect_pipeline(options, group, kMost);
+    expect_pipeline(options, group);
+    if (group.size() == 4) expect_uneven_pipelines(options, group);
     if (!all) continue;
     options.mesh.pipeline = group.size() / 2;
-    expect_pipeline(options, group, kMost);
+    expect_pipeline(options, group);
     options.mesh = {};
   }
 }
@@ -149,6 +159,7 @@ void expect_pipelines(const std::string& model, const comm::Group& group, bool a
     if (!all && !is_one_of_few) continue;
     options.trainer.strategy = schedule;
     expect_pipeline(options, group);
+    if (is_one_of_few && group.size() == 4) expect_uneven_pipelines(options, group);
   }
   options.trainer.strategy = "zb-h1";
   if (!all) expect_pipeline(options, group);

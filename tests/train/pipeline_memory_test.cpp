@@ -54,7 +54,7 @@ TEST(PipelineMemory, ShardedParametersAreWholeFromGatherToReduce) {
                                                  {3, 2, 1, 0})}},
                     .parameters = {}};
   const double whole = 2 * (kWidth * kWidth + kWidth) * sizeof(float);
-  PipelineMemory memory(shapes, 0, stages, own);
+  PipelineMemory memory(shapes, 0, stages, own, /*keeps_sent=*/true);
   std::vector<double> buckets;
   const auto observe = [&](const PipelineMemory::Moment& moment) {
     buckets.push_back(moment.buckets);

@@ -20,4 +20,8 @@ namespace troika::comm {
 // Throws Error(usage) for an unknown back end.
 int64_t most_mailbox_bytes(std::string_view backend, int ranks, int nodes = 1);
 
+// Whether each message is copied when it is sent, so that its tensor is not needed afterwards: with
+// shm, and on one node with auto. Throws Error(usage) for an unknown back end.
+bool copies_messages(std::string_view backend, int nodes = 1);
+
 }  // namespace troika::comm

@@ -58,6 +58,11 @@ int64_t most_mailbox_bytes(std::string_view backend, int ranks, int nodes) {
   return shm::most_mailbox_bytes(most_inside) + tcp::most_mailbox_bytes(most_outside + 1);
 }
 
+bool copies_messages(std::string_view backend, int nodes) {
+  if (backend == "auto") return nodes <= 1;
+  return row_of(backend).name == std::string_view("shm");
+}
+
 net::Protection protection_for(std::string_view backend, const std::string& name) {
   const auto protection = net::protection_from(name);
   if (protection == net::Protection::none || backend == "tcp" || backend == "shm") {

@@ -126,10 +126,11 @@ MemoryOutlook check_memory_of(const TrainOptions& options, const data::Dataset& 
   MemoryOutlook outlook;
   const auto mesh = predictor->plan(ranks.front().choice).mesh;
   for (int rank = 0; rank < group.size(); ++rank) {
-    const auto& own = ranks.at(
-        ranks.size() == 1 ? 0
-                          : static_cast<size_t>(mesh.coordinates(rank)[layout::Axis::pipeline]));
-    outlook.tensor_bytes.push_back(static_cast<int64_t>(own.training_peak()));
+    const auto at = mesh.coordinates(rank);
+    const auto& own =
+        ranks.at(ranks.size() == 1 ? 0 : static_cast<size_t>(at[layout::Axis::pipeline]));
+    outlook.tensor_bytes.push_back(
+        static_cast<int64_t>(own.training_peak_of(at[layout::Axis::data])));
   }
   return outlook;
 }

@@ -30,10 +30,13 @@ layout::Schedule passes_of(const nn::Model& model, const layout::Plan& plan) {
 
 PipelineShapes::PipelineShapes(const nn::Model& model, const layout::Plan& plan)
     : model_(model),
+      mesh_(plan.mesh),
       schedule_(passes_of(model, plan)),
       stages_(model, parallel::ends_for(model, plan.stages.cut, schedule_)),
-      place_(plan.mesh, 0, schedule_),
-      in_step_(plan.is_asynchronous() ? plan.micro_batches : 0) {
+      place_(plan.mesh, 0, schedule_) {
+  for (int rank = 0; plan.is_asynchronous() && rank < pipeline_ranks(); ++rank) {
+    orders_.push_back(layout::asynchronous_stage(plan.asynchronous(), rank));
+  }
   schedule_ = layout::complete(schedule_, stages_.skips(), plan.exchange.zero_stage == 3);
   ranks_ = layout::Inventory(schedule_).rank_of;
   edges_ = layout::message_edges(schedule_);
@@ -55,6 +58,18 @@ std::vector<int> PipelineShapes::stages_of(int pipeline_rank) const {
   return result;
 }
 
+std::vector<Action> PipelineShapes::actions_of(int pipeline_rank) const {
+  const auto& all = schedule_.ranks[static_cast<size_t>(pipeline_rank)];
+  if (!mesh_.has_uneven_stages()) return all;
+  return layout::actions_of_replica(all, 0, mesh_.replicas(pipeline_rank));
+}
+
+bool PipelineShapes::ends_step(int pipeline_rank, int micro_batch) const {
+  if (orders_.empty()) return false;
+  const auto& order = orders_[static_cast<size_t>(pipeline_rank)];
+  return micro_batch / order.micro_batches != (micro_batch + order.replicas) / order.micro_batches;
+}
+
 std::vector<bool> PipelineShapes::splits() const {
   std::vector<bool> result(stages_.size(), false);
   for (int rank = 0; rank < pipeline_ranks(); ++rank) {
@@ -65,7 +80,8 @@ std::vector<bool> PipelineShapes::splits() const {
            parallel::tensors_of_blocks(model_, stages_[s].begin, stages_[s].end)) {
         borrows_here |= !seen.insert(name).second;
       }
-      const bool has_parts = std::ranges::any_of(actions_of(rank), [&](const Action& action) {
+      const auto actions = actions_of(rank);
+      const bool has_parts = std::ranges::any_of(actions, [&](const Action& action) {
         return action.kind == ActionKind::backward_input && action.stage == s;
       });
       result[static_cast<size_t>(s)] =
@@ -77,7 +93,11 @@ std::vector<bool> PipelineShapes::splits() const {
 
 int PipelineShapes::depth(ActionKind send, int from, int to, bool evaluates) const {
   for (const auto& edge : evaluates ? evaluation_edges_ : edges_) {
-    if (edge.kind == send && edge.from == from && edge.to == to) return std::max(1, edge.depth);
+    if (edge.kind != send || edge.from != from || edge.to != to) continue;
+    if (orders_.empty() || !mesh_.has_uneven_stages()) return std::max(1, edge.depth);
+    // As parallel::Pipeline makes them.
+    const auto& order = orders_[static_cast<size_t>(rank_of(std::min(from, to)))];
+    return std::max(edge.depth, static_cast<int>(order.own_warm_up()) + 1);
   }
   TROIKA_CHECK(false, "the schedule has the edge");
 }
@@ -97,25 +117,28 @@ double PipelineMemory::Pool::held() const {
 }
 
 PipelineMemory::PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
-                               const std::vector<StageMemory>& stages, RankExchanges& own)
+                               const std::vector<StageMemory>& stages, RankExchanges& own,
+                               bool keeps_sent)
     : shapes_(shapes),
       pipeline_rank_(pipeline_rank),
       own_stages_(shapes.stages_of(pipeline_rank)),
       stages_(stages),
-      own_(own) {
-  const auto& actions = shapes.actions_of(pipeline_rank);
-  for (size_t i = 0; i < actions.size(); ++i) {
-    const auto kind = actions[i].kind;
-    const bool is_split = !memory(actions[i].stage).backward_weight.empty();
+      own_(own),
+      keeps_sent_(keeps_sent),
+      actions_(shapes.actions_of(pipeline_rank)) {
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    const auto kind = actions_[i].kind;
+    const bool is_split = !memory(actions_[i].stage).backward_weight.empty();
     const bool ends = kind == ActionKind::backward ||
                       kind == (is_split ? ActionKind::backward_weight : ActionKind::backward_input);
-    if (ends) last_backward_[actions[i].stage] = i;
+    if (ends) last_backward_[actions_[i].stage] = i;
   }
 }
 
-PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, int to, size_t tensor,
-                                           double bytes) {
-  const auto [found, is_new] = pools_.try_emplace({send, from, to, tensor});
+PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, const Action& action,
+                                           size_t tensor, double bytes) {
+  const int to = action.stage, replica = action.micro_batch % shapes_.sharing(from);
+  const auto [found, is_new] = pools_.try_emplace({send, from, replica, to, tensor});
   if (is_new) {
     found->second = {.bytes = bytes,
                      .depth = shapes_.depth(send, from, to),
@@ -133,9 +156,8 @@ void PipelineMemory::step(bool after_validation, const Observer& observe) {
     part.memory.begin_pass();
     if (after_validation) part.memory.gather();
   }
-  const auto& actions = shapes_.actions_of(pipeline_rank_);
-  for (now_ = 0; now_ < actions.size(); ++now_) {
-    const auto& action = actions[now_];
+  for (now_ = 0; now_ < actions_.size(); ++now_) {
+    const auto& action = actions_[now_];
     const bool is_split = !memory(action.stage).backward_weight.empty();
     switch (action.kind) {
       case ActionKind::forward:
@@ -143,7 +165,7 @@ void PipelineMemory::step(bool after_validation, const Observer& observe) {
         break;
       case ActionKind::backward:
         backward(action, false);
-        if (shapes_.ends_step(action.micro_batch)) end_step();
+        if (shapes_.ends_step(pipeline_rank_, action.micro_batch)) end_step();
         break;
       case ActionKind::backward_input:
         backward(action, is_split);
@@ -159,7 +181,7 @@ void PipelineMemory::step(bool after_validation, const Observer& observe) {
           if (takes[i].from == to) bytes += memory(action.stage).gradients[i];
         }
         own_gradients_.erase({action.stage, to, action.micro_batch});
-        sent_[{action.stage, to}] = bytes;
+        if (keeps_sent_) sent_[{action.stage, to}] = bytes;
         break;
       }
       case ActionKind::gather:
@@ -194,7 +216,7 @@ void PipelineMemory::forward(const Action& action) {
     if (from == parallel::StageInput::kBatch) continue;
     const size_t tensor = next[from]++;
     if (!is_here(from)) {
-      pool(ActionKind::send_activation, from, stage, tensor, memory(stage).taken[i]).receive();
+      pool(ActionKind::send_activation, from, action, tensor, memory(stage).taken[i]).receive();
     }
   }
   const Pass pass{stage, action.micro_batch};
@@ -202,7 +224,8 @@ void PipelineMemory::forward(const Action& action) {
   kept_[pass] = memory(stage).kept;
 }
 
-void PipelineMemory::receive_gradients(int stage) {
+void PipelineMemory::receive_gradients(const Action& action) {
+  const int stage = action.stage;
   const auto& gives = shapes_.stages()[stage].gives;
   for (int from = stage + 1; from < static_cast<int>(shapes_.stages().size()); ++from) {
     if (is_here(from)) continue;
@@ -211,7 +234,7 @@ void PipelineMemory::receive_gradients(int stage) {
       const auto output = std::ranges::find(gives, input.slot) - gives.begin();
       const double bytes = memory(stage).given_gradients[static_cast<size_t>(output)];
       if (!input.is_trained || bytes == 0) continue;
-      pool(ActionKind::send_gradient, from, stage, tensor++, bytes).receive();
+      pool(ActionKind::send_gradient, from, action, tensor++, bytes).receive();
     }
   }
 }
@@ -219,7 +242,7 @@ void PipelineMemory::receive_gradients(int stage) {
 void PipelineMemory::backward(const Action& action, bool splits) {
   const int stage = action.stage;
   const auto& of_stage = memory(stage);
-  receive_gradients(stage);
+  receive_gradients(action);
   follow(action, of_stage.backward);
   const Pass pass{stage, action.micro_batch};
   double of_inputs = 0;
@@ -233,8 +256,12 @@ void PipelineMemory::backward(const Action& action, bool splits) {
   for (int from = stage + 1; from < static_cast<int>(shapes_.stages().size()); ++from) {
     own_gradients_.erase({from, stage, action.micro_batch});
   }
-  if (!splits || !of_stage.weight_part_takes_gradients) give_back_gradients(stage);
-  if (!splits || !of_stage.weight_part_takes_inputs) give_back_inputs(stage);
+  if (!splits || !of_stage.weight_part_takes_gradients) {
+    give_back(ActionKind::send_gradient, action);
+  }
+  if (!splits || !of_stage.weight_part_takes_inputs) {
+    give_back(ActionKind::send_activation, action);
+  }
 }
 
 void PipelineMemory::backward_weight(const Action& action) {
@@ -249,8 +276,8 @@ void PipelineMemory::backward_weight(const Action& action) {
   }
   follow(action, parts);
   kept_[{stage, action.micro_batch}] = 0;
-  if (of_stage.weight_part_takes_gradients) give_back_gradients(stage);
-  if (of_stage.weight_part_takes_inputs) give_back_inputs(stage);
+  if (of_stage.weight_part_takes_gradients) give_back(ActionKind::send_gradient, action);
+  if (of_stage.weight_part_takes_inputs) give_back(ActionKind::send_activation, action);
 }
 
 // The first gradient of a parameter stays, later ones are added to it. A gradient that stays counts
@@ -262,7 +289,8 @@ void PipelineMemory::follow(const Action& action, const std::vector<PassPart>& p
     if (part.until.kind == PassEvent::Kind::gradient) {
       const auto [owner, index] = own_.parameters.at(action.stage)[part.until.index];
       auto& [stage, exchange] = own_.parts[owner];
-      if (last_backward_.at(stage) == now_ || shapes_.ends_step(action.micro_batch)) {
+      if (last_backward_.at(stage) == now_ ||
+          shapes_.ends_step(pipeline_rank_, action.micro_batch)) {
         // A gradient that is copied exists twice.
         exchange.open_for(index);
         if (!exchange.is_alone()) report(action.stage, part.live, others);
@@ -274,17 +302,11 @@ void PipelineMemory::follow(const Action& action, const std::vector<PassPart>& p
   }
 }
 
-void PipelineMemory::give_back_inputs(int stage) {
+void PipelineMemory::give_back(ActionKind send, const Action& action) {
   for (auto& [edge, pool] : pools_) {
-    const auto& [kind, from, to, tensor] = edge;
-    if (kind == ActionKind::send_activation && to == stage) pool.give_back();
-  }
-}
-
-void PipelineMemory::give_back_gradients(int stage) {
-  for (auto& [edge, pool] : pools_) {
-    const auto& [kind, from, to, tensor] = edge;
-    if (kind == ActionKind::send_gradient && to == stage) pool.give_back();
+    const auto& [kind, from, replica, to, tensor] = edge;
+    const bool is_from = replica == action.micro_batch % shapes_.sharing(from);
+    if (kind == send && to == action.stage && is_from) pool.give_back();
   }
 }
 
@@ -317,7 +339,9 @@ double PipelineMemory::evaluation_buffers() const {
       if (from == parallel::StageInput::kBatch || is_here(from)) continue;
       const double bytes = memory(stage).taken[i];
       if (bytes <= static_cast<double>(comm::kInlineBytes)) continue;
-      // Batches follow each other, so one buffer beside the posted ones is lent at a time.
+      // Batches follow each other, so one buffer beside the posted ones is lent at a time. Each
+      // batch is the first micro-batch of an evaluation, which the first replicas of all stages
+      // run.
       sum += bytes * (shapes_.depth(ActionKind::send_activation, from, stage, true) + 1);
     }
   }

@@ -33,13 +33,14 @@ class PipelineShapes {
   int pipeline_ranks() const { return static_cast<int>(schedule_.ranks.size()); }
   // Returns the stages of a rank of the pipeline axis, in their order.
   std::vector<int> stages_of(int pipeline_rank) const;
-  const std::vector<layout::Action>& actions_of(int pipeline_rank) const {
-    return schedule_.ranks[static_cast<size_t>(pipeline_rank)];
-  }
-  // Whether a step without flushes ends with a micro-batch's backward pass, after which there are
-  // no gradients.
-  bool ends_step(int micro_batch) const {
-    return in_step_ > 0 && (micro_batch + 1) % in_step_ == 0;
+  // The actions of the first replica, which has no fewer micro-batches than the others.
+  std::vector<layout::Action> actions_of(int pipeline_rank) const;
+  // Whether a step without flushes ends with a micro-batch's backward pass on this rank's first
+  // replica, after which there are no gradients.
+  bool ends_step(int pipeline_rank, int micro_batch) const;
+  // The replicas of a stage that share the micro-batches; 1 if each has micro-batches of its own.
+  int sharing(int stage) const {
+    return mesh_.has_uneven_stages() ? mesh_.replicas(rank_of(stage)) : 1;
   }
   // Whether each stage's backward pass has two parts, by the rules of parallel::Pipeline.
   std::vector<bool> splits() const;
@@ -55,11 +56,12 @@ class PipelineShapes {
   int rank_of(int stage) const { return ranks_[static_cast<size_t>(stage)]; }
 
   const nn::Model& model_;
+  const layout::Mesh mesh_;
   layout::Schedule schedule_;
   const parallel::StagesOfModel stages_;
   const parallel::PipelinePlace place_;
-  std::vector<int> ranks_;  // by stage
-  const int64_t in_step_;   // micro-batches of a step without flushes; 0: flushes
+  std::vector<int> ranks_;                         // by stage
+  std::vector<layout::AsynchronousStage> orders_;  // by rank; empty: flushes
   std::vector<layout::MessageEdge> edges_, evaluation_edges_;
 };
 
@@ -91,9 +93,10 @@ class PipelineMemory {
   using Observer = std::function<void(const Moment&)>;
 
   // `stages` are the memories of all stages; `own` are the exchanges of this rank's stages. All
-  // must outlive this object.
+  // must outlive this object. `keeps_sent`: whether a sent gradient stays in memory until the next
+  // one is sent, because the back end does not copy it.
   PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
-                 const std::vector<StageMemory>& stages, RankExchanges& own);
+                 const std::vector<StageMemory>& stages, RankExchanges& own, bool keeps_sent);
 
   // Simulates a step in which edges have the buffers of earlier steps, and reports its moments.
   // `after_validation`: all parameters that ranks shard are whole at first.
@@ -115,10 +118,13 @@ class PipelineMemory {
     void give_back();
     double held() const;
   };
-  using Edge = std::tuple<layout::ActionKind, int, int, size_t>;  // from, to, tensor
-  using Pass = std::pair<int, int>;                               // stage and micro-batch
+  // From a replica of a stage, to a stage; tensor.
+  using Edge = std::tuple<layout::ActionKind, int, int, int, size_t>;
+  using Pass = std::pair<int, int>;  // stage and micro-batch
 
-  Pool& pool(layout::ActionKind send, int from, int to, size_t tensor, double bytes);
+  // `action` is a pass on stage `to`.
+  Pool& pool(layout::ActionKind send, int from, const layout::Action& action, size_t tensor,
+             double bytes);
   const StageMemory& memory(int stage) const { return stages_[static_cast<size_t>(stage)]; }
   bool is_here(int stage) const { return shapes_.are_on_one_rank(stage, own_stages_.front()); }
   void end_step();
@@ -126,9 +132,9 @@ class PipelineMemory {
   void backward(const layout::Action& action, bool splits);
   void backward_weight(const layout::Action& action);
   void follow(const layout::Action& action, const std::vector<PassPart>& parts);
-  void give_back_inputs(int stage);
-  void give_back_gradients(int stage);
-  void receive_gradients(int stage);
+  // Gives back the activations or gradients that the action's micro-batch has received.
+  void give_back(layout::ActionKind send, const layout::Action& action);
+  void receive_gradients(const layout::Action& action);
   void report(int stage, double pass, double others);
   double kept_by_others(const Pass& pass) const;
 
@@ -137,6 +143,8 @@ class PipelineMemory {
   const std::vector<int> own_stages_;
   const std::vector<StageMemory>& stages_;
   RankExchanges& own_;
+  const bool keeps_sent_;
+  const std::vector<layout::Action> actions_;
   std::map<Edge, Pool> pools_;
   std::map<Pass, double> kept_;
   std::map<std::tuple<int, int, int>, double> own_gradients_;  // from, to, micro-batch

@@ -21,16 +21,17 @@ namespace troika::train {
 
 namespace {
 
-ExchangeShape shape_of(const layout::Plan& plan, const optim::OptimizerOptions& optimizer) {
+ExchangeShape shape_of(const layout::Plan& plan, int pipeline_rank,
+                       const optim::OptimizerOptions& optimizer) {
   const bool is_zero = plan.exchange.zero_stage > 0;
-  return {.stage = static_cast<int>(plan.exchange.zero_stage),
-          .ranks =
-              is_zero ? static_cast<int>(plan.sharing_ranks()) : plan.mesh.size(layout::Axis::data),
-          .bucket_bytes = plan.exchange.bucket_bytes,
-          .first_bucket_bytes = plan.exchange.first_bucket_bytes,
-          .reorders_buckets = !plan.exchange.find_unused_parameters,
-          .gathers_at_once = plan.exchange.zero_stage == 3,
-          .shard_multiple = is_zero ? optim::shard_multiple(optimizer.name) : 1};
+  return {
+      .stage = static_cast<int>(plan.exchange.zero_stage),
+      .ranks = is_zero ? static_cast<int>(plan.sharing_ranks()) : plan.mesh.replicas(pipeline_rank),
+      .bucket_bytes = plan.exchange.bucket_bytes,
+      .first_bucket_bytes = plan.exchange.first_bucket_bytes,
+      .reorders_buckets = !plan.exchange.find_unused_parameters,
+      .gathers_at_once = plan.exchange.zero_stage == 3,
+      .shard_multiple = is_zero ? optim::shard_multiple(optimizer.name) : 1};
 }
 
 // The trained parameters of a stage, by index, in the order in which its backward pass makes their
@@ -188,7 +189,8 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     const int64_t loaded = taken + (options_.data.workers > 0 ? options_.data.prefetch : 0);
     const double batches = batch_bytes(batch_of(choice) * loaded) +
                            static_cast<double>(batch_of(choice) * taken) * copied;
-    auto own = exchanges_of(*model_, shapes, rank, stages, shape_of(plan, options_.optimizer));
+    auto own =
+        exchanges_of(*model_, shapes, rank, stages, shape_of(plan, rank, options_.optimizer));
     const auto states = state_bytes(*model_, shapes, rank);
     int64_t stepped = 0;
     double parameters = 0, between = 0;
@@ -211,7 +213,8 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
     // Older versions of the weights that micro-batches in flight use.
     const double older =
         static_cast<double>(order.most_versions() - 1) * trained_bytes(*model_, shapes, rank);
-    PipelineMemory memory(shapes, rank, stages, own);
+    const bool copies = comm::copies_messages(options_.comm.backend, choice.nodes);
+    PipelineMemory memory(shapes, rank, stages, own, /*keeps_sent=*/!copies);
     double validation = 0;
     for (const int stage : shapes.stages_of(rank)) {
       validation = std::max(validation, stages[static_cast<size_t>(stage)].validation);
@@ -229,6 +232,7 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
                                               moment.activations + moment.pass + moment.messages);
       });
     }
+    if (plan.mesh.has_uneven_stages()) prediction.of_first_replica = memory.evaluation_buffers();
     prediction.between_steps = steady.sum() + between + memory.idle_buffers();
     prediction.validation = prediction.between_steps + validation + batch_bytes(batch_of(choice));
     prediction.overhead = overhead(prediction.step);

@@ -63,6 +63,16 @@ bool has_tensor_axis(const layout::Plan& plan) {
   return std::ranges::count(plan.mesh.axes(), Axis::tensor) > 0;
 }
 
+bool has_other_axes(const layout::Mesh& mesh) {
+  if (mesh.has_uneven_stages()) return false;
+  return mesh.ranks() !=
+         mesh.size(Axis::data) * mesh.size(Axis::pipeline) * mesh.size(Axis::tensor);
+}
+
+bool has_convolutions(const torch::nn::Module& module) {
+  return std::ranges::any_of(module.parameters(), [](const auto& one) { return one.dim() > 2; });
+}
+
 void follow(ExchangeMemory& exchange, const PassEvent& event) {
   if (event.kind == PassEvent::Kind::gradient) exchange.gradient(event.index);
   if (event.kind == PassEvent::Kind::block) exchange.block(event.index, event.next);
@@ -70,16 +80,9 @@ void follow(ExchangeMemory& exchange, const PassEvent& event) {
 
 }  // namespace
 
-double MemoryParts::sum() const {
-  return parameters + gradients + optimizer + activations + buckets + workspace + batches;
-}
-
-double MemoryPrediction::training_peak() const {
-  return std::max({step.sum(), between_steps, start});
-}
-
-double MemoryPrediction::peak() const {
-  return std::max(training_peak(), validation);
+double MemoryPrediction::training_peak_of(int replica) const {
+  const double less = replica > 0 ? of_first_replica : 0;
+  return std::max(start, std::max(step.sum(), between_steps) - less);
 }
 
 MemoryPredictor::MemoryPredictor(const TrainOptions& options, const data::Dataset& dataset)
@@ -166,9 +169,9 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   }
   const auto& mesh = plan.mesh;
   if (auto reason = why_not_cut(plan, choice.ranks); !reason.empty()) return reason;
-  if (mesh.has_uneven_stages()) return "stages with different numbers of replicas";
-  if (mesh.ranks() != choice.ranks ||
-      mesh.ranks() != mesh.size(Axis::data) * mesh.size(Axis::pipeline) * mesh.size(Axis::tensor)) {
+  if (mesh.has_uneven_stages() && stage > 0)
+    return "ZeRO on stages with different numbers of replicas";
+  if (mesh.ranks() != choice.ranks || has_other_axes(mesh)) {
     return fmt::format("mesh {} on {} ranks", mesh.text(), choice.ranks);
   }
   if (is_pipeline(plan)) {
@@ -246,10 +249,10 @@ layout::RecomputePlan MemoryPredictor::recompute_of(const MemoryChoice& choice,
 
 // Does not return a batch of one sample, which batch norms refuse, unless the options ask for it.
 std::pair<int64_t, int64_t> MemoryPredictor::sample_batches(const MemoryChoice& choice) const {
-  // From 2 samples on, oneDNN computes convolutions in the same way as for larger batches.
-  constexpr int64_t kSmaller = 2, kLarger = 4;
-  const int64_t larger = choice.batch > 0 ? kLarger : std::min(kLarger, batch_of(choice));
-  return {std::min(kSmaller, (larger + 1) / 2), larger};
+  // For fewer samples, oneDNN computes some convolutions in another way, with less memory.
+  const int64_t smaller = has_convolutions(module_) ? 4 : 2;
+  const int64_t larger = choice.batch > 0 ? 2 * smaller : std::min(2 * smaller, batch_of(choice));
+  return {std::min(smaller, (larger + 1) / 2), larger};
 }
 
 const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {

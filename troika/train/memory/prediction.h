@@ -1,6 +1,7 @@
 // Predicts the memory of a training run before it starts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -45,7 +46,9 @@ struct MemoryParts {
   double workspace = 0;    // temporary tensors of operators, and recomputed activations
   double batches = 0;      // the current batch and prefetched ones
 
-  double sum() const;
+  double sum() const {
+    return parameters + gradients + optimizer + activations + buckets + workspace + batches;
+  }
 };
 
 struct MemoryPrediction {
@@ -61,6 +64,9 @@ struct MemoryPrediction {
   // In a pipeline: the most bytes of activations, their gradients, and messages between stages at
   // any time in a step.
   double activation_peak = 0;
+  // In a pipeline whose stages have different numbers of replicas: the bytes of `step` and
+  // `between_steps` that only the first replica of the stage has, as it alone runs evaluations.
+  double of_first_replica = 0;
 
   // The most that the back end takes for messages: comm::most_mailbox_bytes().
   double mailboxes = 0;
@@ -68,9 +74,11 @@ struct MemoryPrediction {
   double overhead = 0;
 
   // The peak of tensor bytes without validations.
-  double training_peak() const;
+  double training_peak() const { return training_peak_of(0); }
+  // The same on the `replica`-th replica of a pipeline's stage, counted from 0.
+  double training_peak_of(int replica) const;
   // The peak of tensor bytes with validations.
-  double peak() const;
+  double peak() const { return std::max(training_peak(), validation); }
   // peak() plus mailboxes and overhead; without the libraries.
   double process() const { return peak() + mailboxes + overhead; }
 };
