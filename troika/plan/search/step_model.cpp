@@ -12,6 +12,7 @@
 #include "troika/layout/device_rates.h"
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
+#include "troika/plan/simulation/stage_work.h"
 #include "troika/plan/simulator.h"
 
 namespace troika::plan {
@@ -92,6 +93,7 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
   }
   find_axes();
   for (size_t i = 0; i < problem_.profiles.size(); ++i) {
+    links_.emplace_back(with_measured_links(problem_.cluster, problem_.profiles[i]));
     const auto slowness =
         layout::device_slowness(problem_.cluster, problem_.profiles[i].device_flops);
     for (const auto& axis : axes_) {
@@ -193,6 +195,13 @@ StageCost StepModel::stage(const StepSettings& settings, size_t begin, size_t en
 
 StepPlan StepModel::price(const StepSettings& settings,
                           const std::vector<StepStage>& stages) const {
+  auto plan = estimate(settings, stages);
+  if (is_replayed(settings)) plan.seconds = replayed_seconds(settings, stages);
+  return plan;
+}
+
+StepPlan StepModel::estimate(const StepSettings& settings,
+                             const std::vector<StepStage>& stages) const {
   StepPlan plan{.settings = settings, .stages = stages, .lacking_bytes = -kUnlimitedBytes};
   PartialCost sum;
   auto wire = before_first(settings);
