@@ -145,11 +145,6 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.forward_summed, [&](size_t i) { return cut(i).forward_sums * cut(i).sum_bytes; });
   add(sums.backward_sums, [&](size_t i) { return cut(i).backward_sums; });
   add(sums.backward_summed, [&](size_t i) { return cut(i).backward_sums * cut(i).sum_bytes; });
-  const auto maximum = [&](auto&& value) {
-    std::vector<double> values;
-    for (size_t i = 0; i < count; ++i) values.push_back(value(block(i)));
-    return RangeMaximum(std::move(values));
-  };
   std::vector<double> saved, recomputed, alone;
   for (size_t i = 0; i < count; ++i) {
     alone.push_back((i > 0 ? block(i - 1).saved_bytes : 0) + block(i).saved_bytes +
@@ -160,7 +155,6 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   sums.most_saved = RangeMaximum(std::move(saved));
   sums.most_recomputed = RangeMaximum(std::move(recomputed));
   sums.most_alone = RangeMaximum(std::move(alone));
-  sums.largest_parameters = maximum([](const auto& one) { return one.parameter_bytes; });
   return sums;
 }
 

@@ -239,8 +239,7 @@ class StepModel {
     // The bytes of activations and workspace in the backward pass of each block, with those of all
     // blocks before it: without and with recomputation.
     RangeMaximum most_saved, most_recomputed;
-    RangeMaximum most_alone;          // of each block, with what the block before it saves
-    RangeMaximum largest_parameters;  // bytes of single blocks
+    RangeMaximum most_alone;  // of each block, with what the block before it saves
     // The number and the bytes of the sums over the tensor axis in each pass.
     std::vector<double> forward_sums, forward_summed, backward_sums, backward_summed;
     std::vector<double> slowness;  // by device
