@@ -1,6 +1,8 @@
 // `troika plan`, and `troika train --plan`.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -106,14 +108,22 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
     EXPECT_NE(outcome.exit_code, 0) << by;
     return outcome.err;
   };
+  // The number of the line with this key.
+  const auto at = [&](const std::string& key) {
+    const auto line = std::ranges::count(plan.substr(0, plan.find("\n" + key + " = ")), '\n') + 2;
+    return fmt::format(" (trainer.plan:{})", line);
+  };
   EXPECT_THAT(refused("\"data=1\"", "\"pipeline=2 data=1\""),
-              HasSubstr("a pipeline axis without a schedule of stages"));
+              AllOf(HasSubstr("a pipeline axis without a schedule of stages"),
+                    HasSubstr("schedule.name one_stage" + at("name"))));
   EXPECT_THAT(refused("\"data=1\"", "\"data=1 context=2\""),
-              HasSubstr("the context axis of a plan cannot be run yet"));
+              AllOf(HasSubstr("the context axis of a plan cannot be run yet"),
+                    HasSubstr("mesh.axes data=1 context=2" + at("axes"))));
   EXPECT_THAT(refused("\"data=1\"", "\"data=3\""),
-              HasSubstr("a plan for another world; got 3 ranks"));
+              HasSubstr("a plan for another world; got 3 ranks: mesh.axes data=3" + at("axes")));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem|head\""),
-              HasSubstr("stages without a schedule of stages; got stages.cut stem|head"));
+              AllOf(HasSubstr("stages without a schedule of stages; got stages.cut stem|head"),
+                    HasSubstr(at("cut"))));
   // A plan of one stage names the blocks of its model, as a plan with a cut does.
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem,layer1,head\""),
               AllOf(HasSubstr("the cut `stem,layer1,head` (trainer.plan:"),
@@ -124,7 +134,7 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
                     HasSubstr(") has blocks that are in no stage; got ")));
   EXPECT_THAT(refused("parameters = 0", "parameters = 7"),
               AllOf(HasSubstr("a plan for another model; got a model of "),
-                    HasSubstr("expected 7, as stages.parameters of the plan")));
+                    HasSubstr("expected 7, as stages.parameters of the plan" + at("parameters"))));
   const auto memory = troika("memory --plan plan.toml" + kPlannedRun);
   EXPECT_EQ(memory.exit_code, 2) << memory.out;
   EXPECT_THAT(memory.err, HasSubstr("a plan for another model; got a model of "));

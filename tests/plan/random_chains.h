@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "troika/plan/search/pipeline_search.h"
 #include "troika/plan/search/step_search.h"
 
 namespace troika::plan {
@@ -122,6 +123,20 @@ inline bool may_have(const StepProblem& problem, const TensorAxis& axis) {
          cluster.ranks() % axis.ranks == 0 && problem.cuts_layers && !problem.straight;
 }
 
+// Returns the lower bound on the time of a pipeline.
+inline double bound_of(const StepModel& model, const StepPlan& plan) {
+  PipelineBound bound;
+  size_t begin = 0;
+  int used = 0, previous = 0;
+  for (const auto& stage : plan.stages) {
+    bound.add(model, plan.settings, begin, used, previous, stage);
+    begin = stage.end;
+    used += stage.replicas;
+    previous = stage.replicas;
+  }
+  return bound.seconds(plan.settings, {});
+}
+
 // Computes the times of all plans, one after the other.
 class AllPlans {
  public:
@@ -150,8 +165,8 @@ class AllPlans {
   double least_lack = std::numeric_limits<double>::infinity();       // of all
   double fastest_lacking = std::numeric_limits<double>::infinity();  // of those that lack least
 
-  // Whether the fastest plan would be another one if round trips of messages took no time.
-  bool round_trips_decide() const { return chosen_without_trips_ > fastest * (1 + 1e-9); }
+  // Whether the plan of the least estimate is slower than the fastest one.
+  bool replays_decide() const { return estimated_ > fastest * (1 + 1e-9); }
 
  private:
   void add_axes() {
@@ -198,18 +213,24 @@ class AllPlans {
   }
   void price(const std::vector<StepStage>& stages) {
     if (!is_allowed(stages)) return;
-    const auto plan = model_.price(settings_, stages);
+    auto plan = model_.estimate(settings_, stages);
+    const double estimate = plan.seconds;
+    if (StepModel::is_replayed(settings_)) {
+      // Replays take long, so only those that may matter.
+      const double least = bound_of(model_, plan);
+      const bool is_fast = plan.lacking_bytes <= 0 && least < fastest;
+      const bool is_near = plan.lacking_bytes < least_lack ||
+                           (plan.lacking_bytes == least_lack && least < fastest_lacking);
+      if (!is_fast && !is_near) return;
+      plan = model_.price(settings_, stages);
+    }
+    if (plan.lacking_bytes <= 0 && estimate < least_estimate_) {
+      least_estimate_ = estimate;
+      estimated_ = plan.seconds;
+    }
     if (plan.lacking_bytes <= 0 && plan.seconds < fastest) {
       fastest = plan.seconds;
       axis_of_fastest = settings_.tensor;
-    }
-    if (plan.lacking_bytes <= 0) {
-      const double seconds = without_round_trips(stages);
-      if (std::pair(seconds, plan.seconds) <
-          std::pair(least_without_trips_, chosen_without_trips_)) {
-        least_without_trips_ = seconds;
-        chosen_without_trips_ = plan.seconds;
-      }
     }
     if (plan.lacking_bytes < least_lack) {
       least_lack = plan.lacking_bytes;
@@ -219,27 +240,10 @@ class AllPlans {
     }
   }
 
-  double without_round_trips(const std::vector<StepStage>& stages) const {
-    PartialCost sum;
-    auto wire = model_.before_first(settings_);
-    size_t begin = 0;
-    int used = 0;
-    for (size_t i = 0; i < stages.size(); ++i) {
-      auto own = model_.stage(settings_, begin, stages[i].end, used, stages[i].replicas);
-      own.in_flight = 0;
-      sum.add(wire, own);
-      begin = stages[i].end;
-      if (i + 1 == stages.size()) break;
-      wire = model_.boundary(settings_, begin, used, stages[i].replicas, stages[i + 1].replicas);
-      used += stages[i].replicas;
-    }
-    return sum.seconds();
-  }
-
   const StepModel& model_;
   StepSettings settings_;
-  double least_without_trips_ = std::numeric_limits<double>::infinity();
-  double chosen_without_trips_ = std::numeric_limits<double>::infinity();  // its seconds with trips
+  double least_estimate_ = std::numeric_limits<double>::infinity();
+  double estimated_ = std::numeric_limits<double>::infinity();  // the time of its plan
 };
 
 }  // namespace troika::plan

@@ -121,9 +121,15 @@ TEST(StageWork, SharesMemoryWithZero) {
     return stage_work(four_blocks(), plan)[0].resident_bytes;
   };
   EXPECT_EQ(resident(1), 4000 * (1 + 1 + 2.0 / 4));
-  EXPECT_EQ(resident(2), 4000 * (1 + 3.0 / 4));
-  // A block's gathered parameters, and its gradients before they are scattered.
-  EXPECT_EQ(resident(3), 4000 * (4.0 / 4) + 2 * 1000);
+  plan.exchange.bucket_bytes = 1500;
+  EXPECT_EQ(resident(2), 4000 * (1 + 3.0 / 4) + 2 * 1500) << "two open buckets";
+  // The gathered parameters of two blocks, and the gradients of two before they are scattered.
+  EXPECT_EQ(resident(3), 4000 * (4.0 / 4) + 2 * 1000 + 2 * 1000);
+  // Whole gradients of earlier micro-batches.
+  plan.micro_batches = 2;
+  EXPECT_EQ(resident(1), 4000 * (1 + 1 + 2.0 / 4));
+  EXPECT_EQ(resident(2), 4000 * (1 + 3.0 / 4) + 4000);
+  EXPECT_EQ(resident(3), 4000 * (4.0 / 4) + 2 * 1000 + 4000);
 }
 
 TEST(StageWork, RecomputesSegments) {

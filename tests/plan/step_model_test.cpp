@@ -20,10 +20,12 @@ using testing::ElementsAre;
 
 TEST(StepModel, AddsUpAPipeline) {
   // Two equal stages of 4 s, 8 micro-batches: (8 + 1) * 4 s. Messages of 10 us there and back, once
-  // and for every two of the other micro-batches.
+  // and for every two of the other micro-batches: here four times in all, as the first stage waits
+  // for the gradients of micro-batches 0, 2, 4 and 6.
   const StepModel model(problem_of({2, 2, 2, 2}, 2, 8));
   const auto plan = model.price({.family = StepFamily::pipeline, .devices = 2}, {{2, 1}, {4, 1}});
-  EXPECT_DOUBLE_EQ(plan.seconds, 36 + (1 + 7 / 2.0) * 2e-5);
+  EXPECT_DOUBLE_EQ(plan.seconds, 36 + 4 * 2e-5);
+  EXPECT_DOUBLE_EQ(model.estimate(plan.settings, plan.stages).seconds, 36 + (1 + 7 / 2.0) * 2e-5);
   // Parameters, gradients, activations of two blocks for two micro-batches and then for one, and
   // the output that crosses the cut.
   EXPECT_THAT(plan.memory_bytes, ElementsAre(4000 + 400 + 10, 4000 + 200 + 10));
@@ -32,7 +34,7 @@ TEST(StepModel, AddsUpAPipeline) {
   auto zero_bubble = plan.settings;
   zero_bubble.family = StepFamily::zero_bubble;
   const auto shorter = model.price(zero_bubble, plan.stages);
-  EXPECT_DOUBLE_EQ(shorter.seconds, 8 * 4 + 2 + 2e-5);
+  EXPECT_DOUBLE_EQ(shorter.seconds, 8 * 4 + 2 + 2 * 2e-5);
   EXPECT_THAT(shorter.memory_bytes, ElementsAre(4410, 4310));
   // Without flushes, the pipeline does not fill and drain in each step, and the first stage keeps a
   // version of its 2000 bytes of parameters more.

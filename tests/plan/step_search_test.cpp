@@ -30,17 +30,17 @@ bool is_the_least(const StepModel& model, const StepSearch& found, const AllPlan
 }
 
 TEST(StepSearch, IsTheLeastOfAllPlansOfRandomChains) {
-  int infeasible = 0, decided_by_trips = 0;
+  int infeasible = 0, decided_by_replays = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     Draws draws(seed);
     const StepModel model(random_problem(draws));
     const AllPlans all(model);
     infeasible += is_the_least(model, search_steps(model), all) ? 0 : 1;
-    decided_by_trips += all.round_trips_decide() ? 1 : 0;
+    decided_by_replays += all.replays_decide() ? 1 : 0;
     ASSERT_FALSE(HasFailure()) << seed;
   }
   EXPECT_GT(infeasible, 100);
-  EXPECT_GT(decided_by_trips, 5);
+  EXPECT_GT(decided_by_replays, 5);
 }
 
 TEST(StepSearch, IsTheLeastOfAllPlansWithTensorAxes) {

@@ -370,23 +370,24 @@ TEST_F(PlannedRun, OfAnotherModelIsRefusedAlsoWithoutBlocks) {
   options_.trainer.plan = "[stages]\nparameters = 7\n";
   Task task(torch::nn::Linear(3, 2));
   const PlannedNumbers numbers;
-  EXPECT_ERROR(Trainer(options_, comm::local::alone()).fit(task, numbers, numbers),
-               ErrorKind::usage,
-               "[train] a plan for another model; got a model of 8 parameters, expected 7, as "
-               "stages.parameters of the plan (search a plan for this model, or set "
-               "stages.parameters to 0)");
+  EXPECT_ERROR(
+      Trainer(options_, comm::local::alone()).fit(task, numbers, numbers), ErrorKind::usage,
+      "[train] a plan for another model; got a model of 8 parameters, expected 7, as "
+      "stages.parameters of the plan (trainer.plan:2) (search a plan for this model, or set "
+      "stages.parameters to 0)");
 }
 
 TEST_F(PlannedRun, OfAnotherWorldIsRefused) {
   options_.trainer.plan = "[mesh]\naxes = \"data=3\"\n";
   EXPECT_ERROR(weights(options_), ErrorKind::usage,
-               "[train] a plan for another world; got 3 ranks: mesh.axes data=3, expected 4, the "
+               "[train] a plan for another world; got 3 ranks: mesh.axes data=3 (trainer.plan:2), "
+               "expected 4, the "
                "ranks of this run, or data=-1 for any number");
   options_.trainer.plan = "[mesh]\naxes = \"data=2 context=-1\"\n";
   EXPECT_ERROR(
       weights(options_), ErrorKind::usage,
-      "[train] the context axis of a plan cannot be run yet; got mesh.axes data=2 context=2, "
-      "expected the axes pipeline, data and tensor alone");
+      "[train] the context axis of a plan cannot be run yet; got mesh.axes data=2 context=2 "
+      "(trainer.plan:2), expected the axes pipeline, data and tensor alone");
   options_.trainer.plan = "[mesh]\naxes = \"data=-1\"\n";
   EXPECT_TRUE(weights(options_).defined());
 }

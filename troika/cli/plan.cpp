@@ -151,7 +151,7 @@ int run_plan(const PlanArguments& arguments, const std::vector<std::string>& ove
   for (const auto& line : split(trim(explain(plan)), '\n')) fmt::print("# {}\n", line);
   fmt::print("\n{}", plan.text());
   std::fflush(stdout);
-  train::require_runnable(plan, cluster.ranks());
+  train::require_runnable(plan, cluster.ranks(), train::places_of_plan(options));
   return 0;
 }
 

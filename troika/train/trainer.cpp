@@ -78,7 +78,7 @@ layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group
                            const Task& task) {
   auto plan = resolve_plan(options, cluster_of(group));
   require_cuttable(task, plan);
-  require_runnable(plan, group.size());
+  require_runnable(plan, group.size(), places_of_plan(options));
   require_plan_fits(options, plan, task);
   return plan;
 }

@@ -6,31 +6,9 @@
 #include <algorithm>
 
 #include "troika/layout/stage_cut.h"
+#include "troika/plan/search/step_order.h"
 
 namespace troika::plan {
-
-namespace {
-
-// The passes of each stage. A stage begins with as many forward passes as it and all later stages
-// have devices, and then alternates backward and forward passes.
-std::string passes_of(const StepPlan& plan, int micro_batches) {
-  std::string text;
-  int left = plan.settings.groups();
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    const int first = std::min(left, micro_batches);
-    for (int i = 0; i < micro_batches + first; ++i) {
-      if (i < micro_batches) text += fmt::format("{}F{} ", stage, i);
-      if (i + 1 >= first && i + 1 - first < micro_batches) {
-        text += fmt::format("{}B{} ", stage, i + 1 - first);
-      }
-    }
-    text.back() = '\n';
-    left -= plan.stages[stage].replicas;
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string schedule_name(StepFamily family, layout::StageWeights weights) {
   if (family == StepFamily::one_stage) return layout::kOneStageSchedule;
@@ -77,8 +55,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
     if (is_stage) result.schedule = schedule_name(StepFamily::pipeline, model.problem().weights);
     return result;
   }
-  const bool is_even = std::ranges::count(counts, replicas) == static_cast<int64_t>(stages);
-  if (!is_even) {
+  if (!is_even(plan.stages)) {
     result.mesh =
         layout::Mesh::parse(fmt::format("pipeline={} data={}", stages, fmt::join(counts, "-")));
     result.micro_batches = micro_batches;
@@ -87,7 +64,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
       return result;
     }
     result.schedule = layout::kCustomSchedule;
-    result.actions = passes_of(plan, micro_batches);
+    result.actions = step_order(settings, plan.stages, micro_batches).text();
     return result;
   }
   const bool is_rows = settings.family == StepFamily::pipeline_rows;

@@ -1,7 +1,9 @@
 // The memory of stages, and what offload adds to their times.
 #include <algorithm>
 
+#include "troika/layout/plan.h"
 #include "troika/plan/search/step_model.h"
+#include "troika/plan/unsharded_bytes.h"
 
 namespace troika::plan {
 
@@ -44,8 +46,16 @@ double StepModel::stage_bytes(const StepSettings& settings, size_t begin, size_t
                             : parameters * problem_.profiles[settings.profile].optimizer_factor;
   double bytes = states / shards(1) + parameters / shards(2) + parameters / shards(3) +
                  sums.crossing[begin] + sums.crossing[end];
-  if (settings.zero_stage == 3 && replicas > 1) {
-    bytes += 2 * sums.largest_parameters.of(begin, end);
+  if (replicas > 1) {
+    std::vector<double> of_blocks;
+    for (size_t i = begin; i < end && settings.zero_stage >= 2; ++i) {
+      of_blocks.push_back(sums.parameters[i + 1] - sums.parameters[i]);
+    }
+    bytes += unsharded_bytes(
+        {.parameter_bytes = of_blocks,
+         .zero_stage = settings.zero_stage,
+         .accumulates = micro_batches_[settings.profile] > replicas,
+         .bucket_bytes = static_cast<double>(layout::GradientExchange().bucket_bytes)});
   }
   if (settings.offloads_activations) return bytes + sums.most_alone.of(begin, end);
   // The latest micro-batch needs most in the backward pass of one of its blocks.

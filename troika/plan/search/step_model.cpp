@@ -12,6 +12,7 @@
 #include "troika/layout/device_rates.h"
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
+#include "troika/plan/simulation/stage_work.h"
 #include "troika/plan/simulator.h"
 
 namespace troika::plan {
@@ -92,6 +93,7 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
   }
   find_axes();
   for (size_t i = 0; i < problem_.profiles.size(); ++i) {
+    links_.emplace_back(with_measured_links(problem_.cluster, problem_.profiles[i]));
     const auto slowness =
         layout::device_slowness(problem_.cluster, problem_.profiles[i].device_flops);
     for (const auto& axis : axes_) {
@@ -143,11 +145,6 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.forward_summed, [&](size_t i) { return cut(i).forward_sums * cut(i).sum_bytes; });
   add(sums.backward_sums, [&](size_t i) { return cut(i).backward_sums; });
   add(sums.backward_summed, [&](size_t i) { return cut(i).backward_sums * cut(i).sum_bytes; });
-  const auto maximum = [&](auto&& value) {
-    std::vector<double> values;
-    for (size_t i = 0; i < count; ++i) values.push_back(value(block(i)));
-    return RangeMaximum(std::move(values));
-  };
   std::vector<double> saved, recomputed, alone;
   for (size_t i = 0; i < count; ++i) {
     alone.push_back((i > 0 ? block(i - 1).saved_bytes : 0) + block(i).saved_bytes +
@@ -158,7 +155,6 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   sums.most_saved = RangeMaximum(std::move(saved));
   sums.most_recomputed = RangeMaximum(std::move(recomputed));
   sums.most_alone = RangeMaximum(std::move(alone));
-  sums.largest_parameters = maximum([](const auto& one) { return one.parameter_bytes; });
   return sums;
 }
 
@@ -193,6 +189,13 @@ StageCost StepModel::stage(const StepSettings& settings, size_t begin, size_t en
 
 StepPlan StepModel::price(const StepSettings& settings,
                           const std::vector<StepStage>& stages) const {
+  auto plan = estimate(settings, stages);
+  if (is_replayed(settings)) plan.seconds = replayed_seconds(settings, stages);
+  return plan;
+}
+
+StepPlan StepModel::estimate(const StepSettings& settings,
+                             const std::vector<StepStage>& stages) const {
   StepPlan plan{.settings = settings, .stages = stages, .lacking_bytes = -kUnlimitedBytes};
   PartialCost sum;
   auto wire = before_first(settings);

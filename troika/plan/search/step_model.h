@@ -15,6 +15,7 @@
 #include "troika/layout/schedules/stage_weights.h"
 #include "troika/plan/search/partial_cost.h"
 #include "troika/plan/search/range_maximum.h"
+#include "troika/plan/simulation/cluster_links.h"
 
 namespace troika::plan {
 
@@ -116,7 +117,18 @@ struct StepPlan {
   }
 };
 
-// The time is sum(latency) + max(steady) + max(exposed). `latency` is the time of one micro-batch
+// The seconds of the parts of a micro-batch's pass in a stage.
+struct PassSeconds {
+  double forward = 0, input = 0, weight = 0;
+  double longer = 0;  // by which the first micro-batch takes longer
+
+  double all() const { return forward + input + weight; }
+};
+
+// The time of a pipeline that waits for round trips (1f1b, zb-h1) is that of a replay of its passes
+// and messages (replay_passes()): each stage then averages gradients and steps, for `exposed`. All
+// other times, and the estimate by which the search orders these pipelines, are
+// sum(latency) + max(steady) + max(exposed). `latency` is the time of one micro-batch
 // in a stage and on the links between stages, there and back: it fills and drains the pipeline.
 // `steady` is the time that the slowest stage, port or round trip (see PartialCost) takes for the
 // other micro-batches, and by which the first one takes longer (PassesInStep). `exposed` is the
@@ -187,6 +199,26 @@ class StepModel {
   // Returns StageCost::in_flight.
   int in_flight(const StepSettings& settings, int used, int replicas) const;
 
+  // Whether price() replays pipelines with these settings.
+  static bool is_replayed(const StepSettings& settings);
+  // Returns the mean pass of a micro-batch in a stage of a pipeline.
+  PassSeconds mean_pass(const StepSettings& settings, size_t begin, size_t end, int used,
+                        int replicas) const;
+  // Returns StageCost::exposed of a stage that begins with block `begin`.
+  double exposed(const StepSettings& settings, size_t begin, int used,
+                 const StepStage& stage) const;
+  // A lower bound on the seconds of a message between two stages.
+  struct LeastMessage {
+    double latency = 0, flow = 0;
+
+    double seconds() const { return latency + flow; }
+  };
+  // The arguments are those of boundary().
+  LeastMessage least_message(const StepSettings& settings, size_t end, int used, int replicas,
+                             int next_replicas) const;
+
+  // Returns the plan with its memory, and its estimated time.
+  StepPlan estimate(const StepSettings& settings, const std::vector<StepStage>& stages) const;
   // Returns the plan with its time and memory.
   StepPlan price(const StepSettings& settings, const std::vector<StepStage>& stages) const;
   // Returns a lower bound on the seconds of any plan.
@@ -207,8 +239,7 @@ class StepModel {
     // The bytes of activations and workspace in the backward pass of each block, with those of all
     // blocks before it: without and with recomputation.
     RangeMaximum most_saved, most_recomputed;
-    RangeMaximum most_alone;          // of each block, with what the block before it saves
-    RangeMaximum largest_parameters;  // bytes of single blocks
+    RangeMaximum most_alone;  // of each block, with what the block before it saves
     // The number and the bytes of the sums over the tensor axis in each pass.
     std::vector<double> forward_sums, forward_summed, backward_sums, backward_summed;
     std::vector<double> slowness;  // by device
@@ -261,15 +292,9 @@ class StepModel {
   Crossing find_crossing(const StepSettings& settings, int used, int replicas,
                          int next_replicas) const;
   layout::Link link(size_t profile, layout::Level level) const;
-  // The times of a micro-batch in a stage.
-  struct PassSeconds {
-    double forward = 0, input = 0, weight = 0;  // of the parts of a pass
-    double longer = 0;                          // by which the first micro-batch takes longer
-
-    double all() const { return forward + input + weight; }
-  };
   PassSeconds pass_seconds(const StepSettings& settings, size_t begin, size_t end,
                            const Place& place, int replicas) const;
+  double replayed_seconds(const StepSettings& settings, const std::vector<StepStage>& stages) const;
   void add_schedule(StageCost& cost, const StepSettings& settings, const PassSeconds& passes,
                     int used, int replicas) const;
   double exposed_seconds(const StepSettings& settings, size_t begin, size_t end, const Place& place,
@@ -286,7 +311,8 @@ class StepModel {
   std::vector<int> micro_batches_;
   std::vector<size_t> rows_;  // of the cluster's devices, by rank
   std::vector<TensorAxis> axes_;
-  std::vector<Shard> shards_;  // for each profile, those of all axes_
+  std::vector<Shard> shards_;        // for each profile, those of all axes_
+  std::vector<ClusterLinks> links_;  // by profile
   // Keys: profile, arrangement, used devices and replicas; for crossings, arrangement, used
   // devices, replicas and the next stage's replicas. Filled by const functions, so a model may be
   // used by only one thread at a time.

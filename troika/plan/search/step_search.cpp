@@ -1,298 +1,22 @@
 #include "troika/plan/search/step_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
-#include "troika/plan/search/step_bounds.h"
+#include "troika/plan/search/pipeline_search.h"
+#include "troika/plan/search/stage_search.h"
 #include "troika/plan/search/step_choices.h"
 
 namespace troika::plan {
 
 namespace {
 
-constexpr double kNoPlan = std::numeric_limits<double>::infinity();
+constexpr double kNoTime = std::numeric_limits<double>::infinity();
 constexpr size_t kMostPlaces = 40;
 // The limit if all stages have the same number of replicas, where the search is much faster.
 constexpr size_t kMostEvenPlaces = 128;
-// On more devices, stages with different numbers of replicas have multiples of a unit, except for
-// the last few devices. This is the largest number of units.
-constexpr int kMostUnits = 32;
-constexpr double kSameSum = 1e-12;
-constexpr double kSameTime = 1e-9;
-
-// Returns the smallest limit that is greater than this value.
-double up_to(double value) {
-  return std::nextafter(value, kNoPlan);
-}
-
-// The cost of a plan's first stages.
-struct Label {
-  PartialCost cost = {};
-  double lacking = -kNoPlan;
-  int before = -1;  // the label without the last stage
-  StepStage last = {};
-};
-
-// Finds the best stages for given settings.
-class Search {
- public:
-  // `places` are the ends of blocks at which a stage may end, ascending.
-  Search(const StepModel& model, const StepSettings& settings, const std::vector<size_t>& places)
-      : model_(model),
-        settings_(settings),
-        places_(places),
-        devices_(settings.groups()),
-        is_even_(model.has_even_stages(settings)) {
-    for (int count = 1; count <= devices_; ++count) {
-      if (is_even_ && devices_ % count != 0) continue;
-      if (settings.family == StepFamily::one_stage && count < devices_) continue;
-      counts_.push_back(count);
-      if (model.problem().straight) break;
-    }
-  }
-
-  // Returns the fastest plan of less than `limit` seconds whose stages lack at most `allowance`
-  // bytes.
-  std::optional<StepPlan> fastest(double allowance, double limit) {
-    least_lack_ = false;
-    allowance_ = allowance;
-    limit_ = limit;
-    // The search need not consider slower plans than this one.
-    auto known = fastest_of_equal_stages();
-    if (known) limit_ = known->seconds * (1 + kSameTime);
-    auto found = run();
-    return found && !(known && known->seconds < found->seconds) ? found : known;
-  }
-  // Returns the plan whose worst stage lacks the fewest bytes, if they are fewer than `limit`.
-  std::optional<StepPlan> least_lacking(double limit) {
-    least_lack_ = true;
-    allowance_ = kNoPlan;
-    limit_ = limit;
-    return run();
-  }
-
- private:
-  // The first stages of plans. They end at the same place, on the same number of devices, and their
-  // last stages have the same number of replicas.
-  struct State {
-    int replicas = 0;
-    bool is_equal = true;  // all stages have as many replicas
-    std::vector<int> labels = {};
-  };
-
-  // Returns the fastest plan within the limits whose stages take about equal times and have equal
-  // numbers of replicas.
-  std::optional<StepPlan> fastest_of_equal_stages() const {
-    std::optional<StepPlan> best;
-    for (const int count : counts_) {
-      const auto stages = static_cast<size_t>(devices_ / count);
-      const bool is_possible = devices_ % count == 0 && stages > 1 && stages <= places_.size();
-      if (!is_possible || !model_.shares_evenly(settings_.profile, count)) continue;
-      auto plan = model_.price(settings_, equal_stages(model_, settings_, places_, stages, count));
-      const double limit = best ? best->seconds : limit_;
-      if (plan.lacking_bytes <= allowance_ && plan.seconds < limit) best = std::move(plan);
-    }
-    return best;
-  }
-  std::optional<StepPlan> run() {
-    if (!is_even_) return run_once();
-    std::optional<StepPlan> best;
-    for (const int count : counts_) {
-      if (count == devices_) continue;
-      equal_ = count;
-      if (auto plan = run_once()) best = std::move(plan);  // within limit_, so better
-    }
-    return best;
-  }
-
-  // Whether the search tries a stage of `count` replicas after stages on `used` devices.
-  bool is_tried(int count, int used) const {
-    const int left = devices_ - used;
-    if (count > left || (equal_ > 0 && count != equal_)) return false;
-    if (is_even_ || devices_ <= kMostExactDevices) return true;
-    const int unit = (devices_ + kMostUnits - 1) / kMostUnits;
-    const bool ends = count + 2 >= left;  // the last few devices, as in 15-1
-    const bool is_small = left <= unit && (count & (count - 1)) == 0;
-    return count % unit == 0 || ends || is_small;
-  }
-
-  std::optional<StepPlan> run_once() {
-    labels_.clear();
-    best_ = -1;
-    const size_t most_stages = static_cast<size_t>(devices_ / unit());
-    if (equal_ > 0 && most_stages > places_.size()) return std::nullopt;
-    states_.assign(places_.size() * most_stages, {});
-    later_.reset();
-    // The nearest plans lack less than the limit; others may lack the allowance.
-    const double lacking = least_lack_ ? limit_ : up_to(allowance_);
-    if (equal_ > 0) later_.emplace(model_, settings_, places_, equal_, lacking);
-    const std::vector<State> start{{.labels = {-1}}};
-    extend(0, 0, start);
-    for (size_t cut = 1; cut < places_.size(); ++cut) {
-      for (int used = unit(); used < devices_; used += unit()) {
-        // Each stage ends at a place of its own.
-        if (equal_ > 0 && static_cast<size_t>(used / equal_) > cut) break;
-        auto& states = states_at(cut, used);
-        if (!states.empty()) extend(cut, used, states);
-        states.clear();
-      }
-    }
-    if (best_ < 0) return std::nullopt;
-    std::vector<StepStage> stages;
-    for (int at = best_; at >= 0; at = labels_[static_cast<size_t>(at)].before) {
-      stages.push_back(labels_[static_cast<size_t>(at)].last);
-    }
-    std::ranges::reverse(stages);
-    return model_.price(settings_, stages);
-  }
-
-  std::vector<State>& states_at(size_t cut, int used) {
-    const auto units = static_cast<size_t>(devices_ / unit());
-    return states_[cut * units + static_cast<size_t>(used / unit())];
-  }
-  // The numbers of devices in use are multiples of it.
-  int unit() const { return equal_ > 0 ? equal_ : 1; }
-
-  // Adds a stage to all plans that have `used` devices and end at place `cut`.
-  void extend(size_t cut, int used, const std::vector<State>& states) {
-    const bool is_one_stage = settings_.family == StepFamily::one_stage;
-    for (const int count : counts_) {
-      if (!is_tried(count, used)) continue;
-      const bool is_last = used + count == devices_;
-      if (is_last && cut == 0 && !is_one_stage) continue;
-      // Each later stage ends at a place of its own.
-      const int after = equal_ > 0 ? (devices_ - used - count) / equal_ : is_last ? 0 : 1;
-      const size_t first = is_last ? places_.size() : cut + 1;
-      for (size_t next = first; next + static_cast<size_t>(after) <= places_.size(); ++next) {
-        if (!add_stage(cut, used, states, next, count)) break;
-      }
-    }
-  }
-
-  // Returns whether a stage that ends later can be part of a plan within the limit.
-  bool add_stage(size_t cut, int used, const std::vector<State>& states, size_t next, int count) {
-    const size_t begin = cut == 0 ? 0 : places_[cut - 1], end = places_[next - 1];
-    const int left = devices_ - used - count;
-    const auto own = model_.stage(settings_, begin, end, used, count);
-    // More blocks take longer, but do not always need more memory: that of messages may be less.
-    const double alone = std::max(own.steady + own.backward, own.whole);
-    if (!least_lack_ && alone * (1 - kSameSum) >= limit_) return false;
-    if (own.lacking_bytes > allowance_) return true;
-    if (least_lack_ && own.lacking_bytes >= limit_) return true;
-    if (later_ && !later_->can_follow(next, used + count)) return true;
-    const double messages = later_ ? later_->least_messages(used + count) : 0;
-    const auto rest = left > 0 ? model_.least(settings_, end, left) : StepModel::Least{};
-    if (left > 0 && !least_lack_) find_onward(end, used, count);
-    for (const auto& state : states) {
-      const bool stays_equal = state.is_equal && (state.replicas == 0 || state.replicas == count);
-      if (left == 0 && stays_equal && !model_.shares_evenly(settings_.profile, count)) continue;
-      const auto wire =
-          state.replicas == 0
-              ? model_.before_first(settings_)
-              : model_.boundary(settings_, begin, used - state.replicas, state.replicas, count);
-      for (const int before : state.labels) {
-        Label label = before < 0 ? Label{} : labels_[static_cast<size_t>(before)];
-        label.cost.add(wire, own);
-        label.cost.expect(rest.steady, rest.backward, rest.whole);
-        label.lacking = std::max(label.lacking, own.lacking_bytes);
-        label.before = before;
-        label.last = {end, count};
-        const double least = label.cost.seconds(rest.latency + messages);
-        if (value_of(label, least * (1 - kSameSum)) >= limit_) continue;
-        if (left == 0) {
-          add_whole(label);
-        } else {
-          add(label, states_at(next, used + count), count, stays_equal);
-        }
-      }
-    }
-    return true;
-  }
-
-  // Finds the ways in which plans go on after a stage of `count` replicas that ends at block `end`.
-  void find_onward(size_t end, int used, int count) {
-    onward_.clear();
-    for (const int following : counts_) {
-      if (!is_tried(following, used + count)) continue;
-      onward_.push_back({model_.boundary(settings_, end, used, count, following),
-                         model_.in_flight(settings_, used + count, following)});
-    }
-  }
-
-  double value_of(const Label& label, double seconds) const {
-    return least_lack_ ? label.lacking : seconds;
-  }
-  bool is_below(const Label& one, const Label& other) const {
-    return least_lack_ ? one.lacking <= other.lacking : one.cost.is_below(other.cost, onward_);
-  }
-
-  void add_whole(const Label& label) {
-    const double value = value_of(label, label.cost.seconds());
-    if (value >= limit_) return;
-    limit_ = value;
-    best_ = static_cast<int>(labels_.size());
-    labels_.push_back(label);
-  }
-  void add(const Label& label, std::vector<State>& states, int replicas, bool is_equal) {
-    auto state = std::ranges::find_if(states, [&](const State& one) {
-      return one.replicas == replicas && one.is_equal == is_equal;
-    });
-    if (state == states.end()) {
-      states.push_back({.replicas = replicas, .is_equal = is_equal});
-      state = states.end() - 1;
-    }
-    auto& known = state->labels;
-    for (const int other : known) {
-      if (is_below(labels_[static_cast<size_t>(other)], label)) return;
-    }
-    std::erase_if(known,
-                  [&](int other) { return is_below(label, labels_[static_cast<size_t>(other)]); });
-    known.push_back(static_cast<int>(labels_.size()));
-    labels_.push_back(label);
-  }
-
-  const StepModel& model_;
-  const StepSettings settings_;
-  const std::vector<size_t>& places_;
-  const int devices_;  // or groups of devices on tensor axes
-  const bool is_even_;
-  std::vector<int> counts_;  // of replicas
-  bool least_lack_ = false;
-  double allowance_ = 0, limit_ = kNoPlan;
-  int equal_ = 0;  // replicas of all stages; 0: any
-  std::vector<Label> labels_;
-  std::optional<LaterStages> later_;        // if all stages have equal_ replicas
-  std::vector<Onward> onward_;              // see find_onward()
-  std::vector<std::vector<State>> states_;  // by place and units of devices in use
-  int best_ = -1;
-};
-
-// Returns at most `most` places at which a stage may end, at equal distances in time and
-// parameters.
-std::vector<size_t> places_of(const StepModel& model, size_t most) {
-  const size_t count = model.blocks();
-  std::vector<size_t> places;
-  double seconds = 0, bytes = 0, sum = 0;
-  const auto& blocks = model.problem().profiles.front().blocks;
-  for (const auto& block : blocks) {
-    seconds += block.seconds();
-    bytes += block.parameter_bytes;
-  }
-  bool reads_alone = true;
-  for (size_t i = 0; i < count; ++i) {
-    const auto& block = blocks[model.order()[i]];
-    // Blocks that only read data are not a stage by themselves.
-    reads_alone = reads_alone && block.layer.starts_with("Input");
-    if (reads_alone && i + 1 < count) continue;
-    sum += (seconds > 0 ? block.seconds() / seconds / 2 : 0) +
-           (bytes > 0 ? block.parameter_bytes / bytes / 2 : 0);
-    const auto share = static_cast<double>(places.size() + 1) / static_cast<double>(most);
-    if (count <= most || i + 1 == count || sum >= share) places.push_back(i + 1);
-  }
-  return places;
-}
+constexpr int64_t kMostEffort = 10'000'000;  // of PipelineSearch; some seconds
 
 }  // namespace
 
@@ -305,7 +29,7 @@ bool fits_whole(const StepSearch& search) {
 void prefer_simple(StepSearch& search, double margin, const std::function<void(StepPlan&)>& check) {
   std::vector<bool> is_checked(search.alternatives.size(), !check);
   for (;;) {
-    double fastest = kNoPlan;
+    double fastest = kNoTime;
     for (const auto& plan : search.alternatives) {
       if (plan.lacking_bytes <= 0) fastest = std::min(fastest, plan.seconds);
     }
@@ -326,61 +50,149 @@ void prefer_simple(StepSearch& search, double margin, const std::function<void(S
   search.nearest = *std::ranges::min_element(search.alternatives, {}, &StepPlan::lacking_bytes);
 }
 
-StepSearch search_steps(const StepModel& model) {
-  StepSearch result{.lower_bound = model.lower_bound()};
-  const auto some = places_of(model, kMostPlaces), many = places_of(model, kMostEvenPlaces);
-  result.is_exact =
-      model.blocks() <= kMostPlaces && model.problem().cluster.ranks() <= kMostExactDevices;
-  const auto search_with = [&](const StepSettings& settings) {
-    return Search(model, settings, model.has_even_stages(settings) ? many : some);
+namespace {
+
+// The search over all settings.
+class Alternatives {
+ public:
+  explicit Alternatives(const StepModel& model)
+      : model_(model),
+        some_(places_of(model, kMostPlaces)),
+        many_(places_of(model, kMostEvenPlaces)) {
+    result_.lower_bound = model.lower_bound();
+    result_.is_exact = visits_all();
+    for (const bool cuts_layers : {false, true}) {
+      for (const auto& settings : all_settings(model, cuts_layers)) {
+        kinds_.push_back({settings, cuts_layers});
+      }
+    }
+  }
+
+  StepSearch search() {
+    for (size_t kind = 0; kind < kinds_.size(); ++kind) add_best(kind);
+    if (result_.best) {
+      if (visits_all()) replay_faster();
+    } else {
+      find_nearest();
+    }
+    result_.is_exact = visits_all() && !effort_.is_exceeded();
+    return std::move(result_);
+  }
+
+ private:
+  struct Kind {
+    StepSettings settings = {};
+    bool cuts_layers = false;
   };
-  double least_lack = kNoPlan;
-  const auto add_best = [&](const StepSettings& kind, bool cuts_layers) {
-    const bool fits_already = std::ranges::any_of(result.alternatives, [&](const StepPlan& plan) {
-      return plan.lacking_bytes <= 0 && adds_offload(kind, plan.settings);
+
+  // Whether the model and the cluster are small enough to consider all plans.
+  bool visits_all() const {
+    return model_.blocks() <= kMostPlaces && model_.problem().cluster.ranks() <= kMostExactDevices;
+  }
+  const std::vector<size_t>& places(const StepSettings& settings) const {
+    return model_.has_even_stages(settings) ? many_ : some_;
+  }
+  std::vector<StepSettings> settings_of(const Kind& kind) const {
+    return on_devices(model_, kind.settings, kind.cuts_layers);
+  }
+
+  void add_best(size_t number) {
+    const auto& kind = kinds_[number];
+    const bool fits_already = std::ranges::any_of(result_.alternatives, [&](const StepPlan& plan) {
+      return plan.lacking_bytes <= 0 && adds_offload(kind.settings, plan.settings);
     });
-    if (!cuts_layers && fits_already) return;
+    if (!kind.cuts_layers && fits_already) return;
     std::optional<StepPlan> fastest, nearest;
-    for (const auto& settings : on_devices(model, kind, cuts_layers)) {
+    for (const auto& settings : settings_of(kind)) {
       // Among plans of equal time, keeps the one with the smaller tensor axis, and then the one
       // with fewer devices.
       const auto limit = [&](const std::optional<StepPlan>& known, double value) {
         return !known || known->settings.tensor == settings.tensor ? up_to(value) : value;
       };
-      auto search = search_with(settings);
-      auto plan = search.fastest(0, limit(fastest, fastest ? fastest->seconds : kNoPlan));
+      auto plan = fastest_stages(model_, settings, places(settings), 0,
+                                 limit(fastest, fastest ? fastest->seconds : kNoTime));
       if (plan) fastest = std::move(plan);
       if (fastest) continue;
-      plan = search.least_lacking(limit(nearest, nearest ? nearest->lacking_bytes : kNoPlan));
+      plan = least_lacking_stages(model_, settings, places(settings),
+                                  limit(nearest, nearest ? nearest->lacking_bytes : kNoTime));
       if (plan) nearest = std::move(plan);
     }
     if (!fastest && !nearest) return;
-    const auto& found = fastest ? fastest : nearest;
+    const auto& estimated = fastest ? *fastest : *nearest;
     const bool is_replicated = std::ranges::any_of(
-        found->stages, [](const StepStage& stage) { return stage.replicas > 1; });
-    if (kind.zero_stage > 0 && !is_replicated) return;  // as without ZeRO
-    if (fastest && (!result.best || fastest->seconds < result.best->seconds)) {
-      result.best = fastest;
-    }
-    least_lack = std::min(least_lack, found->lacking_bytes);
-    result.alternatives.push_back(*found);
-  };
-  for (const bool cuts_layers : {false, true}) {
-    for (const auto& kind : all_settings(model, cuts_layers)) add_best(kind, cuts_layers);
+        estimated.stages, [](const StepStage& stage) { return stage.replicas > 1; });
+    if (kind.settings.zero_stage > 0 && !is_replicated) return;  // as without ZeRO
+    const auto found = model_.price(estimated.settings, estimated.stages);
+    if (fastest && (!result_.best || found.seconds < result_.best->seconds)) result_.best = found;
+    least_lack_ = std::min(least_lack_, found.lacking_bytes);
+    result_.alternatives.push_back(found);
+    numbers_.push_back(number);
   }
-  if (result.best) return result;
-  for (const bool cuts_layers : {false, true}) {
-    for (const auto& kind : all_settings(model, cuts_layers)) {
-      auto all = on_devices(model, kind, cuts_layers);
-      std::ranges::stable_sort(all, {}, &StepSettings::devices);
-      for (const auto& settings : all) {
-        const double limit = result.nearest ? result.nearest->seconds : kNoPlan;
-        auto plan = search_with(settings).fastest(least_lack, limit);
-        if (plan) result.nearest = std::move(plan);
+
+  // Finds pipelines whose replay is faster than that of the best plan so far, though their
+  // estimates are not.
+  void replay_faster() {
+    for (size_t number = 0; number < kinds_.size(); ++number) {
+      if (!StepModel::is_replayed(kinds_[number].settings)) continue;
+      for (const auto& settings : settings_of(kinds_[number])) {
+        PipelineSearch search(model_, settings, some_, effort_);
+        auto plan = search.fastest(0, result_.best->seconds);
+        if (!plan) continue;
+        put(number, *plan);
+        result_.best = std::move(plan);
       }
     }
   }
-  return result;
+
+  // Makes this plan the alternative of its kind.
+  void put(size_t number, const StepPlan& plan) {
+    const auto place = std::ranges::lower_bound(numbers_, number) - numbers_.begin();
+    const auto index = static_cast<size_t>(place);
+    if (index < numbers_.size() && numbers_[index] == number) {
+      result_.alternatives[index] = plan;
+      return;
+    }
+    numbers_.insert(numbers_.begin() + place, number);
+    result_.alternatives.insert(result_.alternatives.begin() + place, plan);
+  }
+
+  void find_nearest() {
+    for (const auto& kind : kinds_) {
+      auto all = settings_of(kind);
+      std::ranges::stable_sort(all, {}, &StepSettings::devices);
+      for (const auto& settings : all) {
+        const bool is_replayed = StepModel::is_replayed(settings);
+        const double limit = result_.nearest ? result_.nearest->seconds : kNoTime;
+        // An estimate is at most this many times the time of the replay.
+        constexpr double kMostOfReplay = 1.3;
+        const auto plan = fastest_stages(model_, settings, places(settings), least_lack_,
+                                         limit * (is_replayed ? kMostOfReplay : 1));
+        if (plan) take_nearest(model_.price(settings, plan->stages));
+        if (!is_replayed || !visits_all()) continue;
+        PipelineSearch search(model_, settings, some_, effort_);
+        const double known = result_.nearest ? result_.nearest->seconds : kNoTime;
+        if (auto faster = search.fastest(least_lack_, known)) take_nearest(*std::move(faster));
+      }
+    }
+  }
+  void take_nearest(StepPlan plan) {
+    if (!result_.nearest || plan.seconds < result_.nearest->seconds)
+      result_.nearest = std::move(plan);
+  }
+
+  const StepModel& model_;
+  const std::vector<size_t> some_, many_;  // places
+  std::vector<Kind> kinds_;
+  std::vector<size_t> numbers_;  // of the kinds of alternatives, ascending
+  SearchEffort effort_{.left = kMostEffort};
+  double least_lack_ = kNoTime;
+  StepSearch result_;
+};
+
+}  // namespace
+
+StepSearch search_steps(const StepModel& model) {
+  return Alternatives(model).search();
 }
 
 }  // namespace troika::plan

@@ -11,23 +11,23 @@ namespace troika::plan {
 
 struct StepSearch {
   // One plan for each combination of settings except the tensor axis and the number of devices: the
-  // fastest plan that fits; if none fits, the plan that exceeds the memory least. With tensor axes,
-  // a second plan for each combination that has one. No plans with offload if the same plan fits
-  // with less of it.
+  // plan that fits of the least estimate, or a faster one than all others; if none fits, the plan
+  // that exceeds the memory least. With tensor axes, a second plan for each combination that has
+  // one. No plans with offload if the same plan fits with less of it.
   std::vector<StepPlan> alternatives = {};
   std::optional<StepPlan> best = {};  // the fastest plan that fits
   // If no plan fits: the fastest of the plans that exceed the memory least.
   std::optional<StepPlan> nearest = {};
   double lower_bound = 0;  // on the seconds of any plan
   // Whether all plans were considered: every cut between blocks, and every number of replicas. True
-  // for at most 40 blocks and 16 devices.
+  // for at most 40 blocks and 16 devices, unless too many pipelines have a lower bound below the
+  // best price.
   bool is_exact = true;
 };
 
-// Runs an exact dynamic program for each combination of settings. It extends partial plans stage by
-// stage, and keeps those whose sums and maxima (see StepModel) are not all exceeded or equalled by
-// another partial plan's with the same stages' end and devices. Drops partial plans that cannot be
-// faster than the best plan so far. The result depends only on `model`.
+// Searches each combination of settings for the plan of the least estimate (fastest_stages()), and
+// prices it. For small models and clusters, then visits all pipelines whose lower bound is below
+// the best price (PipelineSearch). The result depends only on `model`.
 StepSearch search_steps(const StepModel& model);
 
 // Whether an alternative without a cut fits.

@@ -26,8 +26,8 @@ double StepModel::average_seconds(const Place& place, int replicas, double bytes
   return std::min(flat, levels);
 }
 
-StepModel::PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin,
-                                               size_t end, const Place& place, int replicas) const {
+PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, size_t end,
+                                    const Place& place, int replicas) const {
   const auto& [profile, sums] = shard_of(settings);
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double again = settings.recompute ? part(sums.forward) : 0;

@@ -15,6 +15,7 @@
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
 #include "troika/plan/lateness.h"
+#include "troika/plan/unsharded_bytes.h"
 
 namespace troika::plan {
 
@@ -241,11 +242,14 @@ class StageMaker {
     };
     const double parameters = work.parameter_bytes;
     work.resident_bytes = parameters * (optimizer_factor * share(1) + share(2) + share(3));
-    if (exchange.method == ExchangeMethod::zero && exchange.zero_stage == 3 && share(3) < 1) {
-      double largest = 0;
-      for (const auto& block : blocks) largest = std::max(largest, block.parameter_bytes);
-      work.resident_bytes += 2 * largest;  // gathered parameters, and gradients to be scattered
-    }
+    if (exchange.method != ExchangeMethod::zero || share(1) == 1) return;
+    std::vector<double> of_blocks;
+    for (const auto& block : blocks) of_blocks.push_back(block.parameter_bytes);
+    work.resident_bytes +=
+        unsharded_bytes({.parameter_bytes = of_blocks,
+                         .zero_stage = static_cast<int>(exchange.zero_stage),
+                         .accumulates = plan_.micro_batches > 1,
+                         .bucket_bytes = static_cast<double>(exchange.bucket_bytes)});
   }
 
   // A recomputed segment keeps its input, and saves activations only while it runs. The latest

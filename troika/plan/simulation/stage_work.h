@@ -31,8 +31,8 @@ struct StageWorkOptions {
 // - A message across a cut has the outputs of all blocks before the cut that blocks after the cut
 //   read.
 // - Buckets of gradients have whole blocks, from the last to the first (layout::assign_buckets()).
-// - A rank holds parameters, gradients and optimizer states, or its ZeRO shards of them. With ZeRO
-//   stage 3, it also holds the whole parameters and gradients of the largest block.
+// - A rank holds parameters, gradients and optimizer states, or its ZeRO shards of them and
+//   unsharded_bytes().
 // - The workspace of a pass is what its micro-batch takes beyond its kept activations, in the block
 //   where it takes most, when the activations of later blocks are freed.
 // - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its

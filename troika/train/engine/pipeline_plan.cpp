@@ -13,6 +13,7 @@
 #include "troika/nn/state.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 #include "troika/train/options/options.h"
+#include "troika/train/options/resolve_plan.h"
 #include "troika/train/task/task.h"
 
 namespace troika::train {
@@ -72,10 +73,7 @@ void require_same_blocks(const TrainOptions& options, const layout::Plan& plan, 
   }
   std::vector<std::string> names;
   for (const auto& block : task.blocks().blocks()) names.push_back(block.name);
-  const auto& text = options.trainer.plan;
-  const auto places =
-      text.empty() ? layout::PlanPlaces() : layout::PlanPlaces(text, "trainer.plan");
-  layout::parse_cut(plan.stages.cut, names, places.of("stages.cut"));
+  layout::parse_cut(plan.stages.cut, names, places_of_plan(options).of("stages.cut"));
 }
 
 // All ranks throw the same error, before any communication.
@@ -87,7 +85,8 @@ void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& p
                           const std::string& expected) {
     throw Error("train", ErrorKind::usage,
                 {.what = what,
-                 .got = fmt::format("{} with mesh.axes {}", got, plan.mesh.text()),
+                 .got = fmt::format("{} with mesh.axes {}{}", got, plan.mesh.text(),
+                                    places_of_plan(options).of("mesh.axes")),
                  .expected = expected});
   };
   if (!task.has_blocks()) {
@@ -125,7 +124,8 @@ void require_asynchronous(const TrainOptions& options, const layout::Plan& plan)
   const auto refuse = [&](const std::string& got, const std::string& expected) {
     throw Error("train", ErrorKind::usage,
                 {.what = "an option that a pipeline without flushes does not support",
-                 .got = fmt::format("{} with schedule {}", got, plan.schedule),
+                 .got = fmt::format("{} with schedule {}{}", got, plan.schedule,
+                                    places_of_plan(options).of("schedule.name")),
                  .expected = expected});
   };
   const auto& trainer = options.trainer;
@@ -141,7 +141,7 @@ void require_asynchronous(const TrainOptions& options, const layout::Plan& plan)
 
 }  // namespace
 
-void require_same_model(const layout::Plan& plan, const Task& task) {
+void require_same_model(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
   if (plan.stages.parameters == 0) return;
   const int64_t parameters = nn::parameter_count(task.module());
   if (plan.stages.parameters == parameters) return;
@@ -149,7 +149,8 @@ void require_same_model(const layout::Plan& plan, const Task& task) {
       "train", ErrorKind::usage,
       {.what = "a plan for another model",
        .got = fmt::format("a model of {} parameters", parameters),
-       .expected = fmt::format("{}, as stages.parameters of the plan", plan.stages.parameters),
+       .expected = fmt::format("{}, as stages.parameters of the plan{}", plan.stages.parameters,
+                               places_of_plan(options).of("stages.parameters")),
        .hint = "search a plan for this model, or set stages.parameters to 0"});
 }
 
@@ -161,7 +162,7 @@ void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::
 }
 
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
-  require_same_model(plan, task);
+  require_same_model(options, plan, task);
   require_same_blocks(options, plan, task);
   if (!is_pipeline(plan)) {
     require_tensor_axis_fits(options, plan, task);
@@ -170,7 +171,8 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
   const auto refuse = [&](const std::string& got, const std::string& expected) {
     throw Error("train", ErrorKind::usage,
                 {.what = "an option that a pipeline does not support",
-                 .got = fmt::format("{} with schedule {}", got, plan.schedule),
+                 .got = fmt::format("{} with schedule {}{}", got, plan.schedule,
+                                    places_of_plan(options).of("schedule.name")),
                  .expected = expected});
   };
   if (!plan.offload.activations.empty()) {

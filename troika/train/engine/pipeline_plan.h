@@ -29,8 +29,9 @@ const comm::Group& outputs_group(const comm::MeshGroups& groups);
 // data axis, or this rank alone (Mesh::sample_shares()).
 comm::Group samples_group(const comm::MeshGroups& groups);
 
-// Throws Error(usage) if the plan was found for a model with another number of parameters.
-void require_same_model(const layout::Plan& plan, const Task& task);
+// Throws Error(usage) if the plan was found for a model with another number of parameters. Here and
+// below, the errors name the place in trainer.plan, if it is set.
+void require_same_model(const TrainOptions& options, const layout::Plan& plan, const Task& task);
 
 // Throws Error(usage) like require_same_model(), and if the plan's cut names other blocks than
 // those of the task's model, in one stage or in several, or if the plan is a pipeline whose

@@ -130,7 +130,7 @@ double MemoryPredictor::batch_bytes(int64_t samples) const {
 MemoryChoice MemoryPredictor::configured(int ranks) const {
   // Neither the name nor the model depends on the cluster.
   const auto plan = resolve_plan(options_, layout::Cluster());
-  require_same_model(plan, *task_);
+  require_same_model(options_, plan, *task_);
   return {.strategy = plan.strategy,
           .precision = nn::parse_precision(options_.trainer.precision).name,
           .recompute = options_.trainer.recompute,

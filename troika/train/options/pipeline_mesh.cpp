@@ -218,60 +218,66 @@ void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& o
   refuse_ignored_tensor_options(plan, options, strategy);
 }
 
-void require_runnable_axes(const layout::Plan& plan) {
+void require_runnable_axes(const layout::Plan& plan, const layout::PlanPlaces& places) {
   for (const auto axis : plan.mesh.axes()) {
     const bool is_run = axis == Axis::data || axis == Axis::pipeline || axis == Axis::tensor;
     if (is_run || plan.mesh.size(axis) == 1) continue;
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("the {} axis of a plan cannot be run yet", layout::name(axis)),
-                 .got = "mesh.axes " + plan.mesh.text(),
+                 .got = "mesh.axes " + plan.mesh.text() + places.of("mesh.axes"),
                  .expected = "the axes pipeline, data and tensor alone"});
   }
   if (plan.mesh.size(Axis::tensor) == 1) return;
-  const auto refuse = [&](const char* with, std::string got, std::string expected) {
-    throw Error("train", ErrorKind::usage,
-                {.what = fmt::format("a tensor axis does not combine with {} yet", with),
-                 .got = fmt::format("{} with mesh.axes {}", got, plan.mesh.text()),
-                 .expected = std::move(expected)});
+  const auto refuse = [&](const char* with, const std::string& key, const std::string& got,
+                          std::string expected) {
+    throw Error(
+        "train", ErrorKind::usage,
+        {.what = fmt::format("a tensor axis does not combine with {} yet", with),
+         .got = fmt::format("{}{} with mesh.axes {}", got, places.of(key), plan.mesh.text()),
+         .expected = std::move(expected)});
   };
   if (plan.is_asynchronous()) {
-    refuse("a pipeline without flushes", "schedule.name " + plan.schedule,
+    refuse("a pipeline without flushes", "schedule.name", "schedule.name " + plan.schedule,
            "a schedule with flushes, as 1f1b");
   }
   if (plan.mesh.has_uneven_stages()) {
-    refuse("stages of different numbers of replicas", "a data axis by stage",
+    refuse("stages of different numbers of replicas", "mesh.axes", "a data axis by stage",
            "as many replicas of each stage");
   }
   const bool is_pipeline = plan.schedule != layout::kOneStageSchedule;
   if (plan.exchange.method == layout::ExchangeMethod::zero && !is_pipeline) {
-    refuse("ZeRO without a schedule of stages", "exchange.method zero",
+    refuse("ZeRO without a schedule of stages", "exchange.method", "exchange.method zero",
            "strategy 3d with mesh.pipeline = 1, or exchange.method all_reduce");
   } else if (!plan.keeps_replicas_equal()) {
-    refuse("local steps and parameter servers", "another exchange.method",
+    refuse("local steps and parameter servers", "exchange.method", "another exchange.method",
            "exchange.method all_reduce");
   }
   if (plan.compression.codec != "none") {
-    refuse("compressed gradients", "ddp.hook " + plan.compression.codec, "none");
+    refuse("compressed gradients", "compression.codec", "ddp.hook " + plan.compression.codec,
+           "none");
   }
   if (plan.threads > 0) {
-    refuse("replicas in threads", fmt::format("mesh.threads {}", plan.threads), "0");
+    refuse("replicas in threads", "mesh.threads", fmt::format("mesh.threads {}", plan.threads),
+           "0");
   }
   if (!plan.offload.activations.empty()) {
-    refuse("offloaded activations", "offload.activations " + plan.offload.activations, "none");
+    refuse("offloaded activations", "memory.offload_activations",
+           "offload.activations " + plan.offload.activations, "none");
   }
   if (layout::recompute_budget(plan.recompute)) {
-    refuse("recomputation by measured times", "trainer.recompute " + plan.recompute,
-           "full, selective, sqrt or every_K");
+    refuse("recomputation by measured times", "memory.recompute",
+           "trainer.recompute " + plan.recompute, "full, selective, sqrt or every_K");
   }
 }
 
-void require_runnable_pipeline(const layout::Plan& plan) {
-  const auto refuse = [](const char* what, std::string got, std::string expected) {
+void require_runnable_pipeline(const layout::Plan& plan, const layout::PlanPlaces& places) {
+  const auto refuse = [&](const char* what, const std::string& key, const std::string& got,
+                          std::string expected) {
     throw Error("train", ErrorKind::usage,
-                {.what = what, .got = std::move(got), .expected = std::move(expected)});
+                {.what = what, .got = got + places.of(key), .expected = std::move(expected)});
   };
   if (!plan.keeps_replicas_equal()) {
-    refuse("replicas of a pipeline average gradients in each step",
+    refuse("replicas of a pipeline average gradients in each step", "exchange.method",
            std::string("exchange.method ") +
                (plan.exchange.method == layout::ExchangeMethod::downpour         ? "downpour_sgd"
                 : plan.exchange.method == layout::ExchangeMethod::servers        ? "servers"
@@ -280,12 +286,12 @@ void require_runnable_pipeline(const layout::Plan& plan) {
            "exchange.method all_reduce or zero");
   }
   if (plan.compression.codec != "none") {
-    refuse("gradients of a pipeline are not compressed", "ddp.hook " + plan.compression.codec,
-           "none");
+    refuse("gradients of a pipeline are not compressed", "compression.codec",
+           "ddp.hook " + plan.compression.codec, "none");
   }
   if (plan.threads > 0) {
-    refuse("stages of a pipeline are on processes", fmt::format("mesh.threads {}", plan.threads),
-           "0");
+    refuse("stages of a pipeline are on processes", "mesh.threads",
+           fmt::format("mesh.threads {}", plan.threads), "0");
   }
 }
 

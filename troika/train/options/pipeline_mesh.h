@@ -3,6 +3,7 @@
 
 #include "troika/layout/mesh.h"
 #include "troika/layout/plan.h"
+#include "troika/layout/plan_places.h"
 #include "troika/train/options/options.h"
 
 namespace troika::train {
@@ -29,11 +30,11 @@ void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& o
 
 // Throws Error(usage) if the plan's mesh has an axis that cannot be run, or a tensor axis beside
 // something that it does not combine with, such as stages of different numbers of replicas; the
-// error names it.
-void require_runnable_axes(const layout::Plan& plan);
+// error names it, and its place in the text of the plan.
+void require_runnable_axes(const layout::Plan& plan, const layout::PlanPlaces& places);
 
 // Throws Error(usage) if the plan of a pipeline has local steps, parameter servers, compressed
 // gradients or threads.
-void require_runnable_pipeline(const layout::Plan& plan);
+void require_runnable_pipeline(const layout::Plan& plan, const layout::PlanPlaces& places);
 
 }  // namespace troika::train

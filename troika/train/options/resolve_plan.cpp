@@ -333,6 +333,11 @@ Plan resolve_plan(const TrainOptions& options, const Cluster& cluster) {
   return plan;
 }
 
+layout::PlanPlaces places_of_plan(const TrainOptions& options) {
+  const auto& text = options.trainer.plan;
+  return text.empty() ? layout::PlanPlaces() : layout::PlanPlaces(text, kPlanKey);
+}
+
 Cluster cluster_of(const comm::Group& group) {
   Cluster cluster;
   for (const int node : group.nodes()) {

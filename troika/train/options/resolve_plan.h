@@ -7,6 +7,7 @@
 #include "troika/comm/group.h"
 #include "troika/layout/cluster.h"
 #include "troika/layout/plan.h"
+#include "troika/layout/plan_places.h"
 #include "troika/train/options/options.h"
 
 namespace troika::train {
@@ -47,7 +48,10 @@ bool is_planned(const std::string& key);
 // Throws Error(usage) for a plan that contradicts itself, is for another number of ranks than
 // `world`, or needs features that no engine supports: axes other than `pipeline`, `data` and
 // `tensor`, a tensor axis beside what it does not combine with (require_runnable_axes()), and a
-// pipeline with local steps, compression or threads.
-void require_runnable(const layout::Plan& plan, int world);
+// pipeline with local steps, compression or threads. The error names the place of the value.
+void require_runnable(const layout::Plan& plan, int world, const layout::PlanPlaces& places = {});
+
+// Returns the places in trainer.plan, for errors; none if it is not set.
+layout::PlanPlaces places_of_plan(const TrainOptions& options);
 
 }  // namespace troika::train
