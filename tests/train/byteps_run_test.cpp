@@ -75,6 +75,56 @@ TEST_F(BytePsRun, ResumesWithAnotherNumberOfRanks) {
   }
 }
 
+// Checkpoints, validations and gradients of several micro-batches are those of runs with a barrier.
+TEST_F(BytePsRun, RunsWithoutABarrierHaveTheSameBits) {
+  options_.schedule.name = "cosine";
+  options_.checkpoint.every_n_train_steps = 4;
+  options_.trainer.val_check_interval = "2";
+  for (const std::string optimizer : {"sgd", "adamw", "lamb", "adagrad"}) {
+    for (const int micro_batches : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{}, {} micro-batches", optimizer, micro_batches));
+      std::vector<std::string> same{
+          "optim.name=" + optimizer,
+          "comm.bucket_megabytes=0.0001",
+          "byteps.partition_bytes=128",
+          "trainer.gradient_clip_val=0.01",
+          "trainer.gradient_clip_algorithm=value",
+          fmt::format("trainer.accumulate_grad_batches={}", micro_batches)};
+      const auto oracle = fit(byteps(same), 2);
+      same.push_back("byteps.cross_barrier=true");
+      const auto crossed = fit(byteps(same), 2);
+      EXPECT_EQ(distance(crossed, oracle), 0);
+      EXPECT_EQ(crossed.summary.validation_loss, oracle.summary.validation_loss);
+      same.push_back("trainer.max_epochs=1");
+      same.push_back("run.name=first-half");
+      const auto half = byteps(same);
+      fit(half, 2);
+      auto rest = half;
+      rest.trainer.max_epochs = 2;
+      rest.trainer.ckpt_path = "last";
+      EXPECT_EQ(distance(fit(rest, 2), fit(rest, 2)), 0) << "the same bits again";
+    }
+  }
+}
+
+TEST_F(BytePsRun, RefusesWhatNeedsAllGradientsAtOnce) {
+  const auto message = [](const std::string& got) {
+    return "[train] byteps.cross_barrier steps parameters before all gradients are there; got " +
+           got +
+           ", expected none of clipping by norm, loss scaling, masters of weights, ema and "
+           "statistics (byteps.cross_barrier false takes it)";
+  };
+  for (const auto& [change, got] : std::vector<std::pair<std::string, std::string>>{
+           {"trainer.gradient_clip_val=0.5", "trainer.gradient_clip_algorithm norm"},
+           {"trainer.precision=16-mixed", "trainer.precision 16-mixed"},
+           {"trainer.precision=bf16-true", "trainer.precision bf16-true"},
+           {"ema.enabled=true", "ema.enabled true"},
+           {"statistics.every_n_steps=2", "statistics.every_n_steps 2"}}) {
+    EXPECT_ERROR(fit(byteps({"byteps.cross_barrier=true", change}), 2), ErrorKind::usage,
+                 message(got));
+  }
+}
+
 TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(fit(byteps({"server.replicas=1"}), 1), ErrorKind::usage,
                "[train] summation servers keep no parameters; got options of server besides "

@@ -93,7 +93,7 @@ struct SummationClientOptions {
 };
 
 // Values that take part in one mean. `values` is replaced by the mean; it must stay valid and
-// untouched until SummationClient::wait() or drop() has returned, or the client has ended.
+// untouched until `done` has run, or drop() has returned, or the client has ended.
 struct SummationPiece {
   uint64_t key = 0;
   size_t server = 0;     // index of SummationClientOptions::servers
@@ -115,11 +115,13 @@ class SummationClient {
 
   // Queues pieces, and pushes as many as the credit allows. Does not block.
   void push(std::vector<SummationPiece> pieces);
-  // Blocks until all pieces are replaced by their means. Throws Error(server): `peer` that names
-  // the server that is lost, or with a server's reason, or with that of `trouble`; `timeout`. Then
-  // no later call succeeds. `trouble`, if not empty, is called often, under the rules for
-  // callbacks; it returns why it is no use to wait, or nothing.
-  void wait(Deadline deadline, const std::function<std::string()>& trouble = {});
+  // Blocks until all pieces are replaced by their means or, if it is not empty, until `is_enough`
+  // returns true. Throws Error(server): `peer` that names the server that is lost, or with a
+  // server's reason, or with that of `trouble`; `timeout`. Then no later call succeeds. `trouble`,
+  // if not empty, and `is_enough` are called often, under the rules for callbacks; `trouble`
+  // returns why it is no use to wait, or nothing.
+  void wait(Deadline deadline, const std::function<std::string()>& trouble = {},
+            const std::function<bool()>& is_enough = {});
   // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
   // succeeds. Without any it does nothing.
   void drop();

@@ -225,7 +225,8 @@ void SummationClient::push(std::vector<SummationPiece> pieces) {
   });
 }
 
-void SummationClient::wait(Deadline deadline, const std::function<std::string()>& trouble) {
+void SummationClient::wait(Deadline deadline, const std::function<std::string()>& trouble,
+                           const std::function<bool()>& is_enough) {
   std::string failure;
   size_t missing = 0;
   std::string whose;
@@ -236,7 +237,7 @@ void SummationClient::wait(Deadline deadline, const std::function<std::string()>
     if (!state_->flights.empty()) {
       whose = state_->options.servers[state_->flights.begin()->second->piece.server];
     }
-    return !failure.empty() || missing == 0;
+    return !failure.empty() || (is_enough ? is_enough() : missing == 0);
   };
   const bool is_in_time = state_->endpoint.run_until(is_over, time_left(deadline));
   if (!failure.empty()) {

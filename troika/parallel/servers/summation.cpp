@@ -133,6 +133,7 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
     while (end < partitions_.size() && partitions_[end].bucket == i) ++end;
     first_partitions_.push_back(end);
   }
+  missing_ = std::make_shared<std::vector<size_t>>(buckets.size());
 }
 
 void SummationServers::start(const Bucket& bucket) {
@@ -140,10 +141,10 @@ void SummationServers::start(const Bucket& bucket) {
   const auto& flat = bucket.gradient.flat;
   auto* const values = static_cast<char*>(flat.data_ptr());
   const size_t first = first_partitions_[index], end = first_partitions_[index + 1];
-  const auto left = std::make_shared<size_t>(end - first);  // changed by callbacks only
-  const auto done = [left, index, bytes = static_cast<int64_t>(flat.nbytes()), begin = Clock::now(),
-                     trace = options_.trace] {
-    if (--*left > 0 || !trace) return;
+  (*missing_)[index] = end - first;  // no callback is under way for it
+  const auto done = [missing = missing_, index, bytes = static_cast<int64_t>(flat.nbytes()),
+                     begin = Clock::now(), trace = options_.trace] {
+    if (--(*missing)[index] > 0 || !trace) return;
     trace->add({.track = "communication",
                 .name = "bucket",
                 .start = begin,
@@ -166,11 +167,26 @@ void SummationServers::start(const Bucket& bucket) {
 }
 
 void SummationServers::finish() {
-  if (!client_) return;
+  if (client_) wait({});
+}
+
+size_t SummationServers::finish_any(const std::vector<size_t>& buckets) {
+  size_t first = buckets.size();
+  wait([&] {
+    const auto found =
+        std::ranges::find_if(buckets, [&](size_t bucket) { return (*missing_)[bucket] == 0; });
+    first = static_cast<size_t>(found - buckets.begin());
+    return found != buckets.end();
+  });
+  return first;
+}
+
+void SummationServers::wait(const std::function<bool()>& is_enough) {
   const auto limit = limit_of(options_.servers);
   with_group_errors(group_, limit, [&] {
-    client_->wait(Deadline::after(group_.options().timeout),
-                  [&] { return world_->trouble(limit); });
+    client_->wait(
+        Deadline::after(group_.options().timeout), [&] { return world_->trouble(limit); },
+        is_enough);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -56,6 +57,7 @@ class SummationServers : public BucketSums {
   void start(const Bucket& bucket) override;
   // Throws Error(server, peer or timeout), or the group's error if it names a rank that is lost.
   void finish() override;
+  size_t finish_any(const std::vector<size_t>& buckets) override;
   void drop() override;
 
   // The bytes of gradients that this rank has pushed and got back, including those of its own
@@ -63,6 +65,8 @@ class SummationServers : public BucketSums {
   server::SummationTraffic traffic();
 
  private:
+  void wait(const std::function<bool()>& is_enough);
+
   comm::Group group_;
   const SummationOptions options_;
   std::vector<double> shares_;  // by server
@@ -70,6 +74,8 @@ class SummationServers : public BucketSums {
   std::unique_ptr<server::SummationClient> client_;  // null: a single rank
   std::vector<layout::Partition> partitions_;        // keys are indices of it
   std::vector<size_t> first_partitions_;             // by bucket, and the end
+  // By bucket, the partitions whose means are missing; the client's callbacks change it.
+  std::shared_ptr<std::vector<size_t>> missing_;
 };
 
 }  // namespace troika::parallel

@@ -127,6 +127,13 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
   auto ddp = data_parallel_options(plan, trace);
   const auto& exchange = plan.exchange;
   if (exchange.method == ExchangeMethod::summation) {
+    ddp.crosses_barrier = exchange.summation.cross_barrier;
+    if (ddp.crosses_barrier && recipe.make) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "byteps.cross_barrier steps parameters one after the other",
+                   .got = "an optimizer of configure_optimizers()",
+                   .expected = "one of optim.name"});
+    }
     const bool half = ddp.codec.name == "fp16";
     if (half) ddp.codec.name = "none";
     ddp.sums = std::make_shared<parallel::SummationServers>(
