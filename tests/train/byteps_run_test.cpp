@@ -75,6 +75,42 @@ TEST_F(BytePsRun, ResumesWithAnotherNumberOfRanks) {
   }
 }
 
+// With error feedback, a tenth of the gradients train about as well as all of them.
+TEST_F(BytePsRun, CodecsWithFeedbackConverge) {
+  options_.trainer.max_epochs = 20;
+  const auto oracle = fit(options_, 1);
+  const auto loss_with = [&](std::vector<std::string> changes) {
+    return fit(byteps(std::move(changes)), 2).summary.validation_loss;
+  };
+  const double whole = oracle.summary.validation_loss;
+  EXPECT_LT(loss_with({"ddp.hook=int8"}), whole + 0.02);
+  const double with = loss_with({"ddp.hook=topk", "ddp.topk_density=0.1"});
+  const double without =
+      loss_with({"ddp.hook=topk", "ddp.topk_density=0.1", "ddp.error_feedback=false"});
+  EXPECT_LT(with, whole + 0.05);
+  EXPECT_LT(with, without);
+}
+
+// One process with the asynchronous mode is one without servers; several converge, and all end
+// with the same weights.
+TEST_F(BytePsRun, AsynchronousRanksConverge) {
+  options_.trainer.max_epochs = 20;
+  options_.optimizer.name = "sgd";
+  const auto oracle = fit(options_, 1);
+  EXPECT_EQ(distance(fit(byteps({"byteps.asynchronous=true"}), 1), oracle), 0);
+  const auto two = fit(byteps({"byteps.asynchronous=true"}), 2);
+  EXPECT_EQ(two.summary.steps, oracle.summary.steps);
+  EXPECT_LT(two.summary.validation_loss, oracle.summary.validation_loss + 0.05);
+  // A run resumes from what its servers kept, with other ranks.
+  auto options = byteps({"byteps.asynchronous=true", "run.name=half"});
+  options.trainer.max_epochs = 10;
+  fit(options, 2);
+  options.trainer.max_epochs = 20;
+  options.trainer.ckpt_path = "last";
+  const auto resumed = fit(options, 3);
+  EXPECT_LT(resumed.summary.validation_loss, oracle.summary.validation_loss + 0.05);
+}
+
 // Checkpoints, validations and gradients of several micro-batches are those of runs with a barrier.
 TEST_F(BytePsRun, RunsWithoutABarrierHaveTheSameBits) {
   options_.schedule.name = "cosine";
@@ -134,9 +170,13 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
                "[parallel] summation servers on spare machines are processes of their own; got "
                "server.servers 1, and no launch of servers, expected server.servers 0: one in each "
                "rank's process (troika launch --servers K --workers N starts them)");
-  EXPECT_ERROR(fit(byteps({"ddp.hook=topk"}), 1), ErrorKind::usage,
-               "[parallel] summation servers average plain gradients; got codec topk, expected "
-               "neither hook nor codec");
+  EXPECT_ERROR(fit(byteps({"ddp.hook=powersgd"}), 1), ErrorKind::usage,
+               "[train] summation servers have not all codecs; got ddp.hook powersgd, expected "
+               "none, fp16, int8 or topk");
+  EXPECT_ERROR(fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1),
+               ErrorKind::usage,
+               "[train] byteps.asynchronous sends whole parameters after each step; got "
+               "byteps.cross_barrier true and ddp.hook none, expected false and none");
   EXPECT_ERROR(byteps({"byteps.partition_bytes=63"}), ErrorKind::usage,
                "[config] byteps.partition_bytes; got 63, expected an integer >= 64");
   const layout::Plan plan{.exchange = {.method = layout::ExchangeMethod::summation}};

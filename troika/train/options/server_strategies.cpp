@@ -84,6 +84,13 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
   }
   const auto& own = options.byteps;
   if (own.cross_barrier) require_steps_in_parts(options, plan);
+  if (own.asynchronous && (own.cross_barrier || plan.compression.codec != "none")) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.asynchronous sends whole parameters after each step",
+                 .got = fmt::format("byteps.cross_barrier {} and ddp.hook {}", own.cross_barrier,
+                                    plan.compression.codec),
+                 .expected = "false and none"});
+  }
   plan.exchange.method = ExchangeMethod::summation;
   plan.exchange.servers = {.count = server.servers, .limit_seconds = server.limit_seconds};
   plan.exchange.summation = {.partition_bytes = own.partition_bytes,
