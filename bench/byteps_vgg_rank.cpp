@@ -40,17 +40,18 @@ nlohmann::json seconds_of(const comm::Group& group, const Sizes& sizes, int time
   const auto inputs = at::randn({sizes.batch, 3, sizes.pixels, sizes.pixels});
   const auto targets = at::randint(1000, {sizes.batch}, at::kLong);
   Trace trace;
-  const auto sums = std::make_shared<parallel::SummationServers>(
-      group, parallel::SummationOptions{.sums = sizes.sums, .trace = &trace});
+  parallel::SummationOptions summation;
+  summation.sums = sizes.sums;
+  summation.trace = &trace;
+  parallel::DataParallelOptions options;
+  options.broadcast_buffers = false;
+  options.sums = std::make_shared<parallel::SummationServers>(group, summation);
+  options.crosses_barrier = sizes.sums.cross_barrier;
   // Buckets in the order in which gradients arrive, so that the first step is as the others.
-  std::vector<std::string> order;
-  for (const auto& [name, tensor] : nn::trained_parameters(*model)) order.push_back(name);
-  std::ranges::reverse(order);
-  parallel::DataParallel ddp(*model, group,
-                             {.broadcast_buffers = false,
-                              .sums = sums,
-                              .crosses_barrier = sizes.sums.cross_barrier,
-                              .bucket_order = order});
+  for (const auto& [name, tensor] : nn::trained_parameters(*model)) {
+    options.bucket_order.insert(options.bucket_order.begin(), name);
+  }
+  parallel::DataParallel ddp(*model, group, options);
   const auto optimizer = optim::make_optimizer(ddp.tensors(), {.name = "sgd", .lr = 1e-4});
   std::vector<Clock::time_point> begins, ends;
   for (int step = 0; step <= times; ++step) {

@@ -71,7 +71,7 @@ TEST(AsynchronousSums, NoChangeIsLostOrCountsTwice) {
       for (size_t i = 0; i < after.size(); ++i) {
         EXPECT_LT((before[i] - change - after[i]).abs().max().item<double>(), 1e-12) << i;
       }
-      // What rank 0 assigns is what all go on with.
+      // All ranks go on with the values that rank 0 assigns.
       if (group.rank() == 0) replica.assign(0, at::full_like(after[0], 5));
       sums->spread_parameters();
       EXPECT_TRUE(replica.values()[0].equal(at::full_like(after[0], 5)));

@@ -82,7 +82,7 @@ TEST(SummationServers, MeasureLinksAtTheStart) {
   });
 }
 
-// What codecs leave out is not lost: steps stay near those of whole gradients.
+// The values that codecs leave out are not lost: steps stay near those of whole gradients.
 TEST(SummationServers, CodecsGiveTheSameBitsOnAllRanks) {
   for (const auto form : {server::SumForm::top, server::SumForm::int8}) {
     comm::local::run(3, [&](const Group& group) {

@@ -131,7 +131,7 @@ TEST(SummationServers, FeedbackLosesNothingOnEitherWay) {
   }
 }
 
-// What was left out of a layout's values does not come into those of another one.
+// The part that was left out of a layout's values does not come into those of another one.
 TEST(SummationServers, FeedbackEndsWithTheLayout) {
   Sums sums(2, 0, 0, 1, {}, {.form = SumForm::top, .density = 0.02, .error_feedback = true});
   std::vector<std::vector<float>> values(2, std::vector<float>(100, 1));

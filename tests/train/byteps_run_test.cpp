@@ -75,20 +75,19 @@ TEST_F(BytePsRun, ResumesWithAnotherNumberOfRanks) {
   }
 }
 
-// With error feedback, a tenth of the gradients train about as well as all of them.
+// With error feedback, steps of SGD with a part of the gradients end near those with all of them.
 TEST_F(BytePsRun, CodecsWithFeedbackConverge) {
-  options_.trainer.max_epochs = 20;
+  options_.trainer.max_epochs = 10;
+  options_.optimizer.name = "sgd";
+  options_.optimizer.momentum = 0;
   const auto oracle = fit(options_, 1);
-  const auto loss_with = [&](std::vector<std::string> changes) {
-    return fit(byteps(std::move(changes)), 2).summary.validation_loss;
+  const auto far = [&](std::vector<std::string> changes) {
+    return distance(fit(byteps(std::move(changes)), 2), oracle);
   };
-  const double whole = oracle.summary.validation_loss;
-  EXPECT_LT(loss_with({"ddp.hook=int8"}), whole + 0.02);
-  const double with = loss_with({"ddp.hook=topk", "ddp.topk_density=0.1"});
-  const double without =
-      loss_with({"ddp.hook=topk", "ddp.topk_density=0.1", "ddp.error_feedback=false"});
-  EXPECT_LT(with, whole + 0.05);
-  EXPECT_LT(with, without);
+  EXPECT_LT(far({"ddp.hook=int8"}), 0.01);
+  const double with = far({"ddp.hook=topk", "ddp.topk_density=0.2"});
+  const double without = far({"ddp.hook=topk", "ddp.topk_density=0.2", "ddp.error_feedback=false"});
+  EXPECT_LT(with, 0.6 * without) << without;
 }
 
 // One process with the asynchronous mode is one without servers; several converge, and all end
@@ -107,39 +106,39 @@ TEST_F(BytePsRun, AsynchronousRanksConverge) {
   fit(options, 2);
   options.trainer.max_epochs = 20;
   options.trainer.ckpt_path = "last";
-  const auto resumed = fit(options, 3);
+  const auto resumed = fit(options, 4);
   EXPECT_LT(resumed.summary.validation_loss, oracle.summary.validation_loss + 0.05);
 }
 
 // Checkpoints, validations and gradients of several micro-batches are those of runs with a barrier.
 TEST_F(BytePsRun, RunsWithoutABarrierHaveTheSameBits) {
-  options_.schedule.name = "cosine";
-  options_.checkpoint.every_n_train_steps = 4;
+  options_.schedule.name = "step";
+  options_.schedule.step_size = 5;
+  options_.checkpoint.every_n_train_steps = 5;
+  options_.checkpoint.every_n_epochs = 0;
   options_.trainer.val_check_interval = "2";
-  for (const std::string optimizer : {"sgd", "adamw", "lamb", "adagrad"}) {
-    for (const int micro_batches : {1, 2}) {
-      SCOPED_TRACE(fmt::format("{}, {} micro-batches", optimizer, micro_batches));
-      std::vector<std::string> same{
-          "optim.name=" + optimizer,
-          "comm.bucket_megabytes=0.0001",
-          "byteps.partition_bytes=128",
-          "trainer.gradient_clip_val=0.01",
-          "trainer.gradient_clip_algorithm=value",
-          fmt::format("trainer.accumulate_grad_batches={}", micro_batches)};
-      const auto oracle = fit(byteps(same), 2);
-      same.push_back("byteps.cross_barrier=true");
-      const auto crossed = fit(byteps(same), 2);
-      EXPECT_EQ(distance(crossed, oracle), 0);
-      EXPECT_EQ(crossed.summary.validation_loss, oracle.summary.validation_loss);
-      same.push_back("trainer.max_epochs=1");
-      same.push_back("run.name=first-half");
-      const auto half = byteps(same);
-      fit(half, 2);
-      auto rest = half;
-      rest.trainer.max_epochs = 2;
-      rest.trainer.ckpt_path = "last";
-      EXPECT_EQ(distance(fit(rest, 2), fit(rest, 2)), 0) << "the same bits again";
-    }
+  for (const auto& [optimizer, micro_batches] :
+       {std::pair("sgd", 2), {"adamw", 1}, {"lamb", 1}, {"adamw_8bit", 1}}) {
+    SCOPED_TRACE(optimizer);
+    std::vector<std::string> same{fmt::format("optim.name={}", optimizer),
+                                  "comm.bucket_megabytes=0.0001",
+                                  "comm.first_bucket_megabytes=0.0001",
+                                  "byteps.partition_bytes=128",
+                                  "trainer.gradient_clip_val=0.01",
+                                  "trainer.gradient_clip_algorithm=value",
+                                  fmt::format("trainer.accumulate_grad_batches={}", micro_batches)};
+    const auto oracle = fit(byteps(same), 2);
+    same.push_back("byteps.cross_barrier=true");
+    const auto crossed = fit(byteps(same), 2);
+    EXPECT_EQ(distance(crossed, oracle), 0);
+    EXPECT_EQ(crossed.summary.validation_loss, oracle.summary.validation_loss);
+    if (optimizer != std::string("adamw")) continue;
+    auto options = byteps(same);
+    options.trainer.max_steps = 5;
+    fit(options, 2);
+    options.trainer.max_steps = -1;
+    options.trainer.ckpt_path = "last";
+    EXPECT_EQ(distance(fit(options, 2), oracle), 0) << "also after a stop";
   }
 }
 

@@ -96,7 +96,7 @@ void DataParallel::refresh() {
 }
 
 void DataParallel::finish_backward() {
-  // Of the last step, if this one had no forward pass here.
+  // A step without a forward pass here has not waited for the last one.
   if (crossing_) crossing_->finish();
   if (!watch_.is_unchanged()) {
     reducer_->check_unchanged(nn::trained_parameters(module_));

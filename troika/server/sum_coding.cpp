@@ -43,7 +43,8 @@ size_t coded_bytes(const SumCoding& coding, size_t count, size_t value_bytes) {
   return kCodingHead + (count + parameter - 1) / parameter * value_bytes + count;
 }
 
-// Values with the largest magnitudes, in the order of their places. Of equal ones, the first.
+// Values with the largest magnitudes, in the order of their places. The first of equal ones counts
+// as larger.
 template <typename T>
 void encode_top(std::span<const T> values, size_t sent, char* to) {
   std::vector<uint32_t> places(values.size());

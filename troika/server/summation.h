@@ -38,7 +38,7 @@ struct SummationCoding {
   bool error_feedback = false;
 };
 
-// What a server does with the values of a piece.
+// The action of a server on the values of a piece.
 enum class SummationAction : uint8_t {
   sum,     // returns the mean of all workers' values, when all have pushed
   set,     // keeps the values, and returns them
@@ -63,9 +63,9 @@ struct SummationTraffic {
 // worker's connection ends while others have pushed what it has not, or a push does not fit those
 // of the others, all workers are told why, and no further mean is sent.
 //
-// Of values that are kept, the server remembers what it has sent to each worker last, so a worker
-// pushes its new values, not their change. A value that no other worker has changed since becomes
-// the pushed one, bit by bit. Otherwise the change is added in 64 bits and rounded once.
+// The server remembers which kept values it has sent to each worker last, so a worker pushes its
+// new values, not their change. A value that no other worker has changed since becomes the pushed
+// one, bit by bit. Otherwise the change is added in 64 bits and rounded once.
 //
 // The server tells all workers how many bytes the slowest of them has pushed (the level), so that
 // the others need not get far ahead. Values that came early would only delay those that a mean
