@@ -1,8 +1,9 @@
 // A rank, or another process, of bench/byteps: averages gradients by summation servers and by an
 // all-reduce.
 //
-// byteps_rank BYTES SERVERS, with the variables of torchrun, and of a launch of SERVERS servers on
-// spare machines if there are any. Takes commands on its standard input: see rank_commands.h.
+// byteps_rank BYTES SERVERS LINKS, with the variables of torchrun, and of a launch of SERVERS
+// servers on spare machines if there are any. LINKS is that of SummationExchange. Takes commands on
+// its standard input: see rank_commands.h.
 #include <memory>
 #include <utility>
 
@@ -22,7 +23,7 @@ constexpr int64_t kPartition = int64_t{32} << 10;
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 3) return 2;
+  if (argc != 4) return 2;
   at::set_num_threads(1);
   const layout::ServerExchange servers{.count = static_cast<int64_t>(number_of(argv[2]))};
   auto role = parallel::launched_role();
@@ -33,7 +34,7 @@ int main(int argc, char** argv) try {
   }
   const auto group = comm::world(cluster::discover(), {.backend = "tcp"});
   parallel::SummationServers sums(
-      group, {.servers = servers, .sums = {.partition_bytes = kPartition}}, role);
+      group, {.servers = servers, .sums = {.partition_bytes = kPartition, .links = argv[3]}}, role);
   std::vector<parallel::Bucket> buckets(1);
   const auto& gradients = buckets[0].gradient.flat =
       at::ones({static_cast<int64_t>(number_of(argv[1])) / 4}, at::kFloat);

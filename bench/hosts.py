@@ -12,7 +12,7 @@ def run(*words):
 
 class Hosts:
     """Host i has the address 10.0.0.(i + 1) on its eth0, which leads to a switch. `rate`, in bits per second, Ethernet
-    headers included, limits what leaves a host and what reaches it."""
+    headers included, limits what leaves a host and what reaches it: one for all hosts, or a list."""
 
     def __init__(self, count, rate=None):
         if os.geteuid() != 0:
@@ -36,9 +36,10 @@ class Hosts:
             run("ip", "-n", name, "address", "add", f"10.0.0.{host + 1}/24", "dev", "eth0")
             run("ip", "-n", name, "link", "set", "eth0", "up")
             if rate:
-                self.limit(name, "eth0", rate, "2mb")
+                own = rate[host] if isinstance(rate, list) else rate
+                self.limit(name, "eth0", own, "2mb")
                 # Several hosts may send to one, and nothing is to be dropped.
-                self.limit(switch, f"port{host}", rate, "32mb")
+                self.limit(switch, f"port{host}", own, "32mb")
 
     @staticmethod
     def limit(space, device, rate, queue):

@@ -62,6 +62,7 @@
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/pipeline/pipeline.h"
 #include "troika/parallel/replicated.h"
+#include "troika/parallel/servers/asynchronous_sums.h"
 #include "troika/parallel/servers/downpour.h"
 #include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/served_parameters.h"

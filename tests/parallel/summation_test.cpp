@@ -3,17 +3,12 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <thread>
-
 #include "tests/parallel/replica.h"
+#include "tests/parallel/spares.h"
 #include "tests/support/errors.h"
-#include "troika/cluster/discovery/port.h"
 #include "troika/comm/local/local.h"
 #include "troika/parallel/data_parallel.h"
-#include "troika/parallel/servers/embedded_world.h"
-#include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/summation.h"
-#include "troika/server/scheduler.h"
 
 namespace troika::parallel {
 namespace {
@@ -21,47 +16,6 @@ namespace {
 using comm::Group;
 
 constexpr int kSums = 5;  // steps
-
-// The scheduler and the servers of spare machines, as threads of the test.
-class Spares {
- public:
-  Spares(int servers, int workers) {
-    if (servers == 0) return;
-    role_ = {.role = server::WorldRole::scheduler,
-             .scheduler = fmt::format("127.0.0.1:{}", cluster::free_port()),
-             .servers = servers,
-             .workers = workers,
-             .has_server_beside = true,
-             .secret = net::Secret::random(),
-             .protection = net::Protection::none};
-    for (int i = 0; i <= servers; ++i) {
-      threads_.emplace_back([role = role_, i]() mutable {
-        server::WorldParts parts{.scheduler = scheduler_options({}), .service = summation_service};
-        parts.scheduler.takes_tables = true;
-        if (i > 0) {
-          role.role = server::WorldRole::server;
-          role.index = i - 1;
-        }
-        server::World world(role, parts);
-        world.serve(Deadline::after(std::chrono::minutes(2)));
-      });
-    }
-  }
-  ~Spares() {
-    for (auto& thread : threads_) thread.join();
-  }
-  // Returns the role of the worker of a rank; `alone` without spares.
-  server::WorldOptions role(int rank) const {
-    auto role = role_;
-    if (!threads_.empty()) role.role = server::WorldRole::worker;
-    role.index = rank;
-    return role;
-  }
-
- private:
-  server::WorldOptions role_;
-  std::vector<std::thread> threads_;
-};
 
 // Returns the values after some steps. A rank's weight of 0 leaves it out of a step.
 std::vector<at::Tensor> train(const Group& group, std::shared_ptr<BucketSums> sums,
@@ -105,6 +59,46 @@ TEST(SummationServers, StepsAreThoseOfAnAllReduce) {
   }
 }
 
+// The split of measured links has other sums of the same order.
+TEST(SummationServers, MeasureLinksAtTheStart) {
+  constexpr int kRanks = 3, kSpares = 1;
+  const Spares beside(kSpares, kRanks);
+  comm::local::run(kRanks, [&](const Group& group) {
+    const auto sums = std::make_shared<SummationServers>(
+        group,
+        SummationOptions{.servers = {.count = kSpares},
+                         .sums = {.partition_bytes = 64, .links = "measured"}},
+        beside.role(group.rank()));
+    const auto values = train(group, sums), oracle = train(group, nullptr);
+    for (size_t i = 0; i < oracle.size(); ++i)
+      EXPECT_LT((values[i] - oracle[i]).abs().max().item<double>(), 1e-10);
+    const auto& rates = sums->link_rates();
+    ASSERT_EQ(rates.size(), 4u);
+    for (const double rate : rates) EXPECT_GT(rate, 1e5) << "bytes per second of the loopback";
+    const auto all = at::tensor(rates, at::kDouble);
+    const auto first = all.clone();
+    group.broadcast(first, 0);
+    EXPECT_TRUE(all.equal(first)) << "all ranks have the same rates";
+  });
+}
+
+// The values that codecs leave out are not lost: steps stay near those of whole gradients.
+TEST(SummationServers, CodecsGiveTheSameBitsOnAllRanks) {
+  for (const auto form : {server::SumForm::top, server::SumForm::int8}) {
+    comm::local::run(3, [&](const Group& group) {
+      const auto sums = std::make_shared<SummationServers>(
+          group,
+          SummationOptions{.coding = {.form = form, .density = 0.3, .error_feedback = true}});
+      const auto values = train(group, sums), oracle = train(group, nullptr);
+      for (size_t i = 0; i < oracle.size(); ++i) {
+        EXPECT_LT((values[i] - oracle[i]).abs().max().item<double>(), 0.2);
+      }
+      const auto traffic = sums->traffic();
+      EXPECT_EQ(traffic.sent_bytes, traffic.received_bytes);
+    });
+  }
+}
+
 TEST(SummationServers, StepsThatLookForUnusedParametersAreThoseOfAnAllReduce) {
   comm::local::run(2, [](const Group& group) {
     const auto make = [&] { return std::make_shared<SummationServers>(group, SummationOptions{}); };
@@ -126,7 +120,7 @@ TEST(SummationServers, RefuseWhatTheyCannotDo) {
           1, [](const Group& group) { SummationServers(group, {.sums = {.links = "100, x"}}); }),
       ErrorKind::usage,
       "[parallel] bandwidths of links; got `100, x`, expected 1 numbers with commas: of 0 "
-      "spare machines, then of 1 workers");
+      "spare machines, then of 1 workers; or measured");
   comm::local::run(1, [](const Group& group) {
     const auto sums = std::make_shared<SummationServers>(group, SummationOptions{});
     Replica replica(kAdamW);

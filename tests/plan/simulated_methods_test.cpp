@@ -1,4 +1,4 @@
-// Methods of exchange that runs are not simulated with.
+// Methods of exchange: those that runs are not simulated with, and summation servers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,15 +17,49 @@ TEST(RunSimulator, RefusesParameterServers) {
   run.cluster = layout::Cluster::uniform(1, 2);
   run.stages = {{.passes = {1, 1, 1}}};
   for (const auto& [name, method] : {std::pair("servers", ExchangeMethod::servers),
-                                     {"summation", ExchangeMethod::summation},
                                      {"downpour_sgd", ExchangeMethod::downpour},
                                      {"quorum", ExchangeMethod::fault_tolerant}}) {
     run.plan.exchange = {.method = method, .servers = {.consistency = "eventual"}};
     EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                  fmt::format("[plan] exchange.method of a simulation; got {}, expected all_reduce, "
-                             "zero or local_steps",
+                             "summation, zero or local_steps",
                              name));
   }
+}
+
+// Alone on the links, an exchange takes the time of the optimal split: section 4.1 of BytePS's
+// paper.
+TEST(RunSimulator, SummationServersTakeTheTimeOfTheSplit) {
+  constexpr double kBytes = 1e9, kBandwidth = 1e9;
+  for (int n = 2; n <= 4; ++n) {
+    for (int k = 0; k <= n; ++k) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} spares", n, k));
+      SimulatedRun run;
+      run.plan.mesh = layout::Mesh(layout::Axis::data, n);
+      run.plan.exchange = {.method = layout::ExchangeMethod::summation, .servers = {.count = k}};
+      run.cluster = layout::Cluster::uniform(n + k, 1);
+      run.cluster.network = {0, kBandwidth};
+      run.stages = {{.passes = {1, 1, 1}, .buckets = {{kBytes, 0}}, .parameter_bytes = kBytes}};
+      auto without = run;
+      without.stages[0].buckets.clear();
+      const double time = simulate_run(run).seconds - simulate_run(without).seconds;
+      const double d = n * n + k * n - 2 * k;
+      EXPECT_NEAR(time, 2 * n * (n - 1) / d * kBytes / kBandwidth, 1e-6);
+    }
+  }
+  SimulatedRun run;
+  run.plan.mesh = layout::Mesh(layout::Axis::data, 2);
+  run.plan.exchange = {.method = layout::ExchangeMethod::summation, .servers = {.count = 2}};
+  run.cluster = layout::Cluster::uniform(3, 1);
+  run.stages = {{.passes = {1, 1, 1}}};
+  EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
+               "[plan] servers.count; got 2, expected at most 1, the hosts of the cluster without "
+               "ranks");
+  run.plan.exchange.summation.asynchronous = true;
+  EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
+               "[plan] summation servers of a simulation; got summation.cross_barrier false, "
+               "asynchronous true and links ``, expected false, false and equal links, which are "
+               "the cluster's");
 }
 
 }  // namespace

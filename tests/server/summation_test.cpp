@@ -6,9 +6,10 @@
 
 #include <algorithm>
 
+#include "tests/server/sums.h"
 #include "tests/support/errors.h"
-#include "tests/support/simulated_network.h"
 #include "troika/layout/summation.h"
+#include "troika/server/value_coding.h"
 
 namespace troika::server {
 namespace {
@@ -16,80 +17,12 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-// Workers w0, w1, ... with a server each, s0, s1, ..., after those of spare machines.
-class Sums {
- public:
-  Sums(int workers, int spares, size_t credit = 0, uint64_t seed = 1,
-       test::SimulatedLinks links = {}, ValueForm form = ValueForm::plain, size_t lead = 0)
-      : network_(seed, links) {
-    std::vector<std::string> names;
-    for (int i = 0; i < workers + spares; ++i) {
-      names.push_back(fmt::format("s{}", i));
-      servers_.push_back(std::make_unique<SummationServer>(network_.add(names.back())));
-    }
-    const std::vector<size_t> leads(lead > 0 ? names.size() : 0, lead);
-    for (int i = 0; i < workers; ++i) {
-      const auto name = fmt::format("w{}", i);
-      endpoints_.push_back(&network_.add(name));
-      for (const auto& server : names) network_.connect(name, server);
-      clients_.push_back(std::make_unique<SummationClient>(
-          *endpoints_.back(), SummationClientOptions{.rank = static_cast<uint32_t>(i),
-                                                     .workers = static_cast<uint32_t>(workers),
-                                                     .servers = names,
-                                                     .credit_bytes = credit,
-                                                     .lead_bytes = leads,
-                                                     .form = form}));
-    }
-  }
-
-  SummationClient& client(size_t i) { return *clients_[i]; }
-  SummationServer& server(size_t i) { return *servers_[i]; }
-  test::SimulatedNetwork& network() { return network_; }
-  void end_client(size_t i) { clients_[i].reset(); }
-  void wait(milliseconds at_most = milliseconds(60'000)) {
-    for (auto& client : clients_) {
-      if (client) client->wait(Deadline::after(at_most));
-    }
-  }
-  // Returns the error of a worker's wait.
-  std::string error_of(size_t i, milliseconds at_most = milliseconds(60'000)) {
-    try {
-      clients_[i]->wait(Deadline::after(at_most));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "none";
-  }
-
- private:
-  test::SimulatedNetwork network_;
-  std::vector<std::unique_ptr<SummationServer>> servers_;
-  std::vector<net::Endpoint*> endpoints_;
-  std::vector<std::unique_ptr<SummationClient>> clients_;
-};
-
-template <typename T>
-std::span<char> bytes_of(std::vector<T>& values, size_t begin, size_t count) {
-  return {reinterpret_cast<char*>(values.data() + begin), count * sizeof(T)};
-}
-
-// Numbers whose sum depends on the order.
-template <typename T>
-std::vector<T> numbers(size_t worker, size_t count, uint64_t round) {
-  Random random(1 + worker + 100 * round);
-  std::vector<T> values(count);
-  for (auto& value : values) {
-    value = static_cast<T>((static_cast<double>(random() % 2000) - 1000) / 7);
-  }
-  return values;
-}
-
 template <typename T>
 void expect_means(int workers, int spares, uint64_t seed) {
   SCOPED_TRACE(fmt::format("{} workers, {} spares, seed {}", workers, spares, seed));
   constexpr size_t kCount = 1000, kPiece = 64;
   const auto type = sizeof(T) == 4 ? ValueType::float32 : ValueType::float64;
-  Sums sums(workers, spares, seed % 2 == 0 ? 0 : 3 * kPiece * sizeof(T), seed, {}, ValueForm::plain,
+  Sums sums(workers, spares, seed % 2 == 0 ? 0 : 3 * kPiece * sizeof(T), seed, {}, {},
             seed < 2 ? 0 : 2 * kPiece * sizeof(T));
   Random random(seed);
   for (uint64_t round = 0; round < 3; ++round) {
@@ -135,7 +68,7 @@ TEST(SummationServers, MeansDoNotDependOnOrders) {
 // Workers that push in different orders do not wait for each other for ever.
 TEST(SummationServers, FastWorkersDoNotGetFarAhead) {
   constexpr size_t kPieces = 20, kBytes = 256, kLead = 3 * kBytes;
-  Sums sums(2, 0, 0, 1, {}, ValueForm::plain, kLead);
+  Sums sums(2, 0, 0, 1, {}, {}, kLead);
   std::vector<std::vector<float>> values{std::vector<float>(kPieces * kBytes / 4, 1),
                                          std::vector<float>(kPieces * kBytes / 4, 3)};
   const auto push = [&](size_t worker, bool is_reversed) {
@@ -163,7 +96,7 @@ TEST(SummationServers, FastWorkersDoNotGetFarAhead) {
 TEST(SummationServers, ValuesOfHalfTheBytesLoseBitsOnly) {
   constexpr size_t kCount = 100;
   for (const float large : {1000.0F, 1e6F}) {
-    Sums sums(2, 0, 0, 1, {}, ValueForm::half);
+    Sums sums(2, 0, 0, 1, {}, {.form = SumForm::half});
     std::vector<std::vector<float>> values{numbers<float>(0, kCount, 0),
                                            numbers<float>(1, kCount, 0)};
     values[0][7] = large;

@@ -75,6 +75,91 @@ TEST_F(BytePsRun, ResumesWithAnotherNumberOfRanks) {
   }
 }
 
+// With error feedback, steps of SGD with a part of the gradients end near those with all of them.
+TEST_F(BytePsRun, CodecsWithFeedbackConverge) {
+  options_.trainer.max_epochs = 10;
+  options_.optimizer.name = "sgd";
+  options_.optimizer.momentum = 0;
+  const auto oracle = fit(options_, 1);
+  const auto far = [&](std::vector<std::string> changes) {
+    return distance(fit(byteps(std::move(changes)), 2), oracle);
+  };
+  EXPECT_LT(far({"ddp.hook=int8"}), 0.01);
+  const double with = far({"ddp.hook=topk", "ddp.topk_density=0.2"});
+  const double without = far({"ddp.hook=topk", "ddp.topk_density=0.2", "ddp.error_feedback=false"});
+  EXPECT_LT(with, 0.6 * without) << without;
+}
+
+// One process with the asynchronous mode is one without servers; several converge, and all end
+// with the same weights.
+TEST_F(BytePsRun, AsynchronousRanksConverge) {
+  options_.trainer.max_epochs = 20;
+  options_.optimizer.name = "sgd";
+  const auto oracle = fit(options_, 1);
+  EXPECT_EQ(distance(fit(byteps({"byteps.asynchronous=true"}), 1), oracle), 0);
+  const auto two = fit(byteps({"byteps.asynchronous=true"}), 2);
+  EXPECT_EQ(two.summary.steps, oracle.summary.steps);
+  EXPECT_LT(two.summary.validation_loss, oracle.summary.validation_loss + 0.05);
+  // A run resumes from what its servers kept, with other ranks.
+  auto options = byteps({"byteps.asynchronous=true", "run.name=half"});
+  options.trainer.max_epochs = 10;
+  fit(options, 2);
+  options.trainer.max_epochs = 20;
+  options.trainer.ckpt_path = "last";
+  const auto resumed = fit(options, 4);
+  EXPECT_LT(resumed.summary.validation_loss, oracle.summary.validation_loss + 0.05);
+}
+
+// Checkpoints, validations and gradients of several micro-batches are those of runs with a barrier.
+TEST_F(BytePsRun, RunsWithoutABarrierHaveTheSameBits) {
+  options_.schedule.name = "step";
+  options_.schedule.step_size = 5;
+  options_.checkpoint.every_n_train_steps = 5;
+  options_.checkpoint.every_n_epochs = 0;
+  options_.trainer.val_check_interval = "2";
+  for (const auto& [optimizer, micro_batches] :
+       {std::pair("sgd", 2), {"adamw", 1}, {"lamb", 1}, {"adamw_8bit", 1}}) {
+    SCOPED_TRACE(optimizer);
+    std::vector<std::string> same{fmt::format("optim.name={}", optimizer),
+                                  "comm.bucket_megabytes=0.0001",
+                                  "comm.first_bucket_megabytes=0.0001",
+                                  "byteps.partition_bytes=128",
+                                  "trainer.gradient_clip_val=0.01",
+                                  "trainer.gradient_clip_algorithm=value",
+                                  fmt::format("trainer.accumulate_grad_batches={}", micro_batches)};
+    const auto oracle = fit(byteps(same), 2);
+    same.push_back("byteps.cross_barrier=true");
+    const auto crossed = fit(byteps(same), 2);
+    EXPECT_EQ(distance(crossed, oracle), 0);
+    EXPECT_EQ(crossed.summary.validation_loss, oracle.summary.validation_loss);
+    if (optimizer != std::string("adamw")) continue;
+    auto options = byteps(same);
+    options.trainer.max_steps = 5;
+    fit(options, 2);
+    options.trainer.max_steps = -1;
+    options.trainer.ckpt_path = "last";
+    EXPECT_EQ(distance(fit(options, 2), oracle), 0) << "also after a stop";
+  }
+}
+
+TEST_F(BytePsRun, RefusesWhatNeedsAllGradientsAtOnce) {
+  const auto message = [](const std::string& got) {
+    return "[train] byteps.cross_barrier steps parameters before all gradients are there; got " +
+           got +
+           ", expected none of clipping by norm, loss scaling, masters of weights, ema and "
+           "statistics (byteps.cross_barrier false takes it)";
+  };
+  for (const auto& [change, got] : std::vector<std::pair<std::string, std::string>>{
+           {"trainer.gradient_clip_val=0.5", "trainer.gradient_clip_algorithm norm"},
+           {"trainer.precision=16-mixed", "trainer.precision 16-mixed"},
+           {"trainer.precision=bf16-true", "trainer.precision bf16-true"},
+           {"ema.enabled=true", "ema.enabled true"},
+           {"statistics.every_n_steps=2", "statistics.every_n_steps 2"}}) {
+    EXPECT_ERROR(fit(byteps({"byteps.cross_barrier=true", change}), 2), ErrorKind::usage,
+                 message(got));
+  }
+}
+
 TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(fit(byteps({"server.replicas=1"}), 1), ErrorKind::usage,
                "[train] summation servers keep no parameters; got options of server besides "
@@ -84,9 +169,13 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
                "[parallel] summation servers on spare machines are processes of their own; got "
                "server.servers 1, and no launch of servers, expected server.servers 0: one in each "
                "rank's process (troika launch --servers K --workers N starts them)");
-  EXPECT_ERROR(fit(byteps({"ddp.hook=topk"}), 1), ErrorKind::usage,
-               "[parallel] summation servers average plain gradients; got codec topk, expected "
-               "neither hook nor codec");
+  EXPECT_ERROR(fit(byteps({"ddp.hook=powersgd"}), 1), ErrorKind::usage,
+               "[train] summation servers have not all codecs; got ddp.hook powersgd, expected "
+               "none, fp16, int8 or topk");
+  EXPECT_ERROR(fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1),
+               ErrorKind::usage,
+               "[train] byteps.asynchronous sends whole parameters after each step; got "
+               "byteps.cross_barrier true and ddp.hook none, expected false and none");
   EXPECT_ERROR(byteps({"byteps.partition_bytes=63"}), ErrorKind::usage,
                "[config] byteps.partition_bytes; got 63, expected an integer >= 64");
   const layout::Plan plan{.exchange = {.method = layout::ExchangeMethod::summation}};

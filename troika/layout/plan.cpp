@@ -133,7 +133,12 @@ void add_summation(config::Table& table, SummationExchange& summation) {
   table.add("summation.priorities", &summation.priorities,
             "gradients of the first layers go first");
   table.add("summation.links", &summation.links,
-            "bandwidths of the links of spare machines, then of workers; empty: equal");
+            "bandwidths of the links of spare machines, then of workers; measured: at the start; "
+            "empty: equal");
+  table.add("summation.cross_barrier", &summation.cross_barrier,
+            "parameters are stepped when their mean gradient is there, not when all means are");
+  table.add("summation.asynchronous", &summation.asynchronous,
+            "servers keep the parameters, and add each rank's change at once");
 }
 
 void add_compression(config::Table& table, Compression& compression) {

@@ -180,7 +180,7 @@ struct Plan {
   // Whether each step gives every rank the mean of all gradients.
   bool averages_whole_gradients() const {
     return exchange.method == ExchangeMethod::all_reduce ||
-           exchange.method == ExchangeMethod::summation;
+           (exchange.method == ExchangeMethod::summation && !exchange.summation.asynchronous);
   }
   StageWeights weights() const { return weights_of_schedule(schedule); }
   // Whether stages step by themselves, without a flush before each step.

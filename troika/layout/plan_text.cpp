@@ -24,9 +24,16 @@ std::string exchange_text(const Plan& plan) {
                  : "each step averages gradients by all-reduce; every replica holds all parameters "
                    "and states";
     case ExchangeMethod::summation: {
-      std::string text = "each step averages gradients by summation servers, one in each process";
+      const bool is_asynchronous = exchange.summation.asynchronous;
+      std::string text = is_asynchronous
+                             ? "summation servers, one in each process"
+                             : "each step averages gradients by summation servers, one in each "
+                               "process";
       if (const int64_t spares = exchange.servers.count; spares > 0) {
         text += fmt::format(" and {} beside them", spares);
+      }
+      if (is_asynchronous) {
+        return text + ", keep the parameters and add the change of each rank's step at once";
       }
       return text + "; every replica holds all parameters and states";
     }

@@ -47,8 +47,13 @@ struct SummationExchange {
   // Whether the partition goes first whose parameters the next forward pass uses first.
   bool priorities = true;
   // Bandwidths of the machines' links, as numbers with commas: those of spare machines, then those
-  // of workers. Empty: they are equal.
+  // of workers. "measured": they are measured at the start. Empty: they are equal.
   std::string links = {};
+  // Whether the optimizer steps a bucket's parameters when its mean is there, while the next
+  // forward pass runs, instead of when all means are there.
+  bool cross_barrier = false;
+  // Whether servers keep the parameters and add each worker's update at once.
+  bool asynchronous = false;
 
   bool operator==(const SummationExchange&) const = default;
 };

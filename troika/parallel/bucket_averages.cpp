@@ -135,10 +135,10 @@ void BucketAverages::take_result(Bucket& bucket) {
   if (options_.keeps == Keeps::own_block_only) close_bucket(slots_, bucket);
 }
 
-void BucketAverages::finish() {
+void BucketAverages::finish(bool waits_for_sums) {
   while (taken_ < launched_) take_result(buckets_[taken_++]);
   if (hook_) hook_->wait();
-  if (options_.sums) options_.sums->finish();
+  if (options_.sums && waits_for_sums) options_.sums->finish();
   for (auto& bucket : buckets_) {
     if (const auto copied = std::exchange(bucket.copied, std::nullopt)) copied->wait();
   }

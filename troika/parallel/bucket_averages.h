@@ -41,8 +41,9 @@ class BucketAverages {
   // Multiplies this rank's gradients by `factor` first. The hook is used only if the layout of the
   // buckets is final, because a codec's state depends on the layout.
   void launch_full(double factor, bool is_final_layout);
-  // Blocks until all launched averages are done.
-  void finish();
+  // Blocks until all launched averages are done, except those of ReducerOptions::sums if it does
+  // not wait for sums.
+  void finish(bool waits_for_sums = true);
 
  private:
   void launch(Bucket& bucket, double factor, bool is_final_layout);

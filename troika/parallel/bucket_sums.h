@@ -1,14 +1,15 @@
 // The interface of what averages buckets instead of the group's all-reduce.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "troika/parallel/buckets.h"
 
 namespace troika::parallel {
 
-// All ranks make the same calls. At most one thread at a time calls the functions; only finish()
-// blocks.
+// All ranks make the same calls, besides finish_any(). At most one thread at a time calls the
+// functions; only finish() and finish_any() block.
 class BucketSums {
  public:
   BucketSums() = default;
@@ -24,6 +25,9 @@ class BucketSums {
   virtual void start(const Bucket& bucket) = 0;
   // Blocks until all buckets that were started are averaged.
   virtual void finish() = 0;
+  // Blocks until one of these buckets, at least one and all of them started, is averaged, and
+  // returns its position in the list: the first one if several are.
+  virtual size_t finish_any(const std::vector<size_t>& buckets) = 0;
   // Lets go of buckets whose averages are not finished. Does nothing between steps.
   virtual void drop() = 0;
 };

@@ -1,5 +1,7 @@
 #include "troika/parallel/data_parallel.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -7,7 +9,9 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/model.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/cross_barrier.h"
 #include "troika/parallel/reducer.h"
 #include "troika/parallel/replicas.h"
 
@@ -34,10 +38,18 @@ DataParallel::DataParallel(torch::nn::Module& module, comm::Group group,
                  .got = options_.hook ? "a hook" : "codec " + options_.codec.name,
                  .expected = "neither hook nor codec"});
   }
+  if (options_.crosses_barrier && (!options_.sums || !dynamic_cast<nn::Model*>(&module_))) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "blocks that wait for their own parameters",
+                 .got = options_.sums ? "a module without blocks" : "no summation servers",
+                 .expected = "a nn::Model whose gradients summation servers average"});
+  }
   attach();
 }
 
-DataParallel::~DataParallel() = default;
+DataParallel::~DataParallel() {
+  if (crossing_) crossing_->end();
+}
 
 void DataParallel::attach() {
   make_same(group_, module_, options_.copy_state);
@@ -45,6 +57,9 @@ void DataParallel::attach() {
 }
 
 void DataParallel::make_reducer() {
+  if (crossing_) crossing_->finish();
+  waiting_.reset();
+  crossing_.reset();
   reducer_.reset();
   BucketHook hook = options_.hook;
   if (options_.codec.name != "none") {
@@ -61,8 +76,13 @@ void DataParallel::make_reducer() {
                      .static_graph = options_.static_graph,
                      .bucket_order = options_.bucket_order,
                      .sums = options_.sums,
+                     .leaves_sums = options_.crosses_barrier,
                      .trace = options_.trace},
       std::move(hook));
+  if (!options_.crosses_barrier || group_.size() == 1) return;
+  auto& model = dynamic_cast<nn::Model&>(module_);
+  crossing_ = std::make_shared<CrossBarrier>(model, *reducer_, *options_.sums);
+  waiting_ = nn::WrapperGuard(model, crossing_);
 }
 
 void DataParallel::refresh() {
@@ -76,6 +96,8 @@ void DataParallel::refresh() {
 }
 
 void DataParallel::finish_backward() {
+  // A step without a forward pass here has not waited for the last one.
+  if (crossing_) crossing_->finish();
   if (!watch_.is_unchanged()) {
     reducer_->check_unchanged(nn::trained_parameters(module_));
     watch_ = nn::ModuleWatch(module_);
@@ -111,6 +133,7 @@ bool DataParallel::begin_step(double weight) {
 }
 
 std::vector<at::Tensor> DataParallel::gradients() const {
+  require_means("gradients()");
   return reducer_->gradients();
 }
 
@@ -118,11 +141,23 @@ std::vector<optim::Parameter> DataParallel::parameters() const {
   return trained_parameters(module_);
 }
 
+void DataParallel::require_means(const char* call) const {
+  if (!reducer_->has_left_sums()) return;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = fmt::format("{} in a step that does not wait for all means", call),
+               .expected = "a call of fetch_states() before it, or no crosses_barrier"});
+}
+
 void DataParallel::step_by(const std::function<void()>& update) {
-  update();
+  reducer_->has_left_sums() ? crossing_->begin(update) : update();
+}
+
+void DataParallel::fetch_states() {
+  if (crossing_) crossing_->finish();
 }
 
 void DataParallel::synchronize_replicas() {
+  fetch_states();
   if (!options_.broadcast_buffers) {
     broadcast_packed(group_, module_.buffers(), 0, "module buffers");
   }
@@ -130,6 +165,7 @@ void DataParallel::synchronize_replicas() {
 
 // Encodes the order as indices into the list of trained parameters.
 optim::NamedTensors DataParallel::state() const {
+  require_means("state()");
   optim::NamedTensors result;
   if (codec_) {
     state::append(result, std::string(kCodec), codec_->state());

@@ -13,6 +13,7 @@
 #include "troika/base/trace.h"
 #include "troika/comm/codec/codec.h"
 #include "troika/comm/group.h"
+#include "troika/nn/block_wrapper.h"
 #include "troika/nn/module_watch.h"
 #include "troika/parallel/exchange.h"
 #include "troika/parallel/hook_thread.h"
@@ -24,6 +25,7 @@ class Module;
 namespace troika::parallel {
 
 class BucketSums;
+class CrossBarrier;
 class Reducer;
 
 // The divisor of the mean over ranks, with the weights of begin_step().
@@ -61,6 +63,11 @@ struct DataParallelOptions {
   // Averages buckets instead of the group's all-reduce; cannot be combined with a codec or a hook.
   // A single rank does not use it.
   std::shared_ptr<BucketSums> sums = {};
+  // Only with `sums`, for a nn::Model (cross-barrier: Jiang et al., OSDI 2020, section 5): step()
+  // returns at once, and each bucket's parameters are stepped when its mean is there: in the next
+  // forward pass, in which each block waits for its own parameters, and at the latest before the
+  // last block. See step_by().
+  bool crosses_barrier = false;
   // The result of an earlier bucket_order(). The buckets have this order from the first step. A run
   // that resumes needs it to produce the same bits as an uninterrupted run.
   std::vector<std::string> bucket_order = {};
@@ -108,10 +115,17 @@ class DataParallel : public Exchange {
   // Every rank has the same gradients, so clip_grad_norm() does not communicate.
   std::vector<at::Tensor> gradients() const override;
   std::vector<optim::Parameter> parameters() const override;
+  // With crosses_barrier, `update` must be valid until fetch_states() or synchronize_replicas() has
+  // returned, or the next step has begun. It is called once for each bucket, with only that
+  // bucket's parameters having a .grad, and must step those as it would together with all others.
+  // Until then no other code may use parameters, and parameters have no .grad; gradients() and
+  // state() throw Error(usage).
   void step_by(const std::function<void()>& update) override;
   // Broadcasts rank 0's buffers unless broadcast_buffers is set. Parameters are equal after each
   // step.
   void synchronize_replicas() override;
+  // Finishes the step.
+  void fetch_states() override;
   // Returns the codec's state and, once it is final, the order of parameters in buckets.
   optim::NamedTensors state() const override;
   // Makes new buckets. Must be called outside of a step.
@@ -136,6 +150,8 @@ class DataParallel : public Exchange {
  private:
   void attach();
   void make_reducer();
+  // Throws Error(usage), which names the call, while means are missing.
+  void require_means(const char* call) const;
 
   torch::nn::Module& module_;
   nn::ModuleWatch watch_;
@@ -143,6 +159,8 @@ class DataParallel : public Exchange {
   DataParallelOptions options_;
   std::shared_ptr<comm::Codec> codec_;
   std::unique_ptr<Reducer> reducer_;
+  std::shared_ptr<CrossBarrier> crossing_;  // with crosses_barrier and several ranks
+  nn::WrapperGuard waiting_;                // the same
   int buffers_from_ = 0;  // the rank whose buffers are broadcast at the end of this step
 };
 

@@ -151,7 +151,17 @@ void add_options(config::Table& table, BytePsSection& options) {
             "byteps: gradients of the layers that the next forward pass uses first go first");
   table.add("byteps.links", &options.links,
             "byteps: bandwidths of the links of launched servers, then of processes, as numbers "
-            "with commas; empty: they are equal");
+            "with commas; measured: they are measured at the start of a run; empty: they are "
+            "equal");
+  table.add(
+      "byteps.cross_barrier", &options.cross_barrier,
+      "byteps: the optimizer steps parameters when their mean gradient is there, and the next "
+      "forward pass of a block waits for its own parameters only; not with clipping by norm, "
+      "loss scaling, masters of weights, ema, statistics of gradients or an optimizer of "
+      "configure_optimizers()");
+  table.add("byteps.asynchronous", &options.asynchronous,
+            "byteps: processes do not wait for each other; servers keep the parameters and add the "
+            "change of each process's step at once");
 }
 
 void add_options(config::Table& table, DownpourSection& options) {

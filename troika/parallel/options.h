@@ -101,6 +101,8 @@ struct BytePsSection {
   int64_t credit_bytes = 0;  // 0: no limit
   bool priorities = true;
   std::string links = {};
+  bool cross_barrier = false;
+  bool asynchronous = false;
 };
 
 // Section [ft_ddp], of strategy ft_ddp. The names are TorchFT's.

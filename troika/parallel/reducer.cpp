@@ -95,6 +95,12 @@ void Reducer::on_gradient(size_t index) {
 
 void Reducer::take(size_t index) {
   GradientSlot& slot = slots_[index];
+  if (has_left_sums()) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "a backward pass before the end of the last step",
+                 .got = "means that are missing",
+                 .expected = "step(), then a forward pass of all blocks"});
+  }
   slot.used = true;
   const bool adds_up_inside = !alone_ && options_.keeps != Keeps::own_block_only;
   if (adds_up_inside) fill(slot);
@@ -173,17 +179,29 @@ std::vector<bool> Reducer::used_anywhere() {
 }
 
 void Reducer::take_results() {
-  averages_.finish();
+  if (options_.leaves_sums && rebuilt_) left_sums_ = buckets().size();
+  averages_.finish(!has_left_sums());
   const auto used = used_anywhere();
   for (size_t i = 0; i < slots_.size(); ++i) {
     GradientSlot& slot = slots_[i];
     slot.averaged = used.empty() || used[i];
-    if (options_.keeps != Keeps::all) {
+    if (options_.keeps != Keeps::all || has_left_sums()) {
       slot.parameter.mutable_grad().reset();
     } else if (slot.averaged) {
       slot.parameter.mutable_grad() = slot.view;
     }
   }
+}
+
+void Reducer::give_mean(size_t bucket) {
+  for (const size_t i : buckets()[bucket].members) {
+    if (slots_[i].averaged) slots_[i].parameter.mutable_grad() = slots_[i].view;
+  }
+}
+
+void Reducer::take_mean(size_t bucket) {
+  for (const size_t i : buckets()[bucket].members) slots_[i].parameter.mutable_grad().reset();
+  --left_sums_;
 }
 
 void Reducer::finish_alone() {

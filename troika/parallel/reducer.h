@@ -44,6 +44,13 @@ class Reducer {
   // Ends a step: blocks until all buckets are averaged. Throws Error(usage) naming the parameters
   // without gradient.
   void finish();
+  // Whether the last finish() has left sums, of which take_mean() was not called for all. Until
+  // then there must be no backward pass.
+  bool has_left_sums() const { return left_sums_ > 0; }
+  // Gives the parameters of a bucket whose sum was left, and is there now, the mean as .grad.
+  void give_mean(size_t bucket);
+  // Takes it from them again.
+  void take_mean(size_t bucket);
 
   // Throws Error(usage) naming the first difference between `parameters` and those given at
   // construction.
@@ -85,6 +92,7 @@ class Reducer {
   bool syncing_ = true;
   bool failed_ = false;
   bool rebuilt_ = false;  // the order of buckets is final
+  size_t left_sums_ = 0;
   bool counted_ = false;  // static_graph: this rank knows how many gradients to expect
 };
 

@@ -32,6 +32,9 @@ struct ReducerOptions {
   std::optional<comm::Group> copies = {};
   // Averages buckets instead of the group's all-reduce. Only for Keeps::all, and without hook.
   std::shared_ptr<BucketSums> sums = {};
+  // finish() does not wait for `sums`, and leaves all parameters without .grad; see
+  // Reducer::give_mean(). Not in the first step, after which buckets are rebuilt.
+  bool leaves_sums = false;
   Trace* trace = nullptr;
 };
 

@@ -1,5 +1,6 @@
 // Summation servers: each sums what all workers push under a key, and returns the mean to all of
-// them (BytePS: Jiang et al., OSDI 2020, section 4). Optimizers stay at the workers.
+// them (BytePS: Jiang et al., OSDI 2020, section 4). Optimizers stay at the workers. In BytePS's
+// asynchronous mode, servers keep parameters, and add the change of each worker at once.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,38 @@
 
 #include "troika/net/endpoint.h"
 #include "troika/server/table.h"
-#include "troika/server/value_coding.h"
 
 namespace troika::server {
 
+class Residuals;
 struct PushHead;
+
+// The form in which gradients and means are sent. All but `plain` lose bits.
+enum class SumForm : uint8_t {
+  plain,
+  half,  // IEEE 754 binary16
+  int8,  // for each block of values, a scale and one byte for each value
+  top,   // the values of the largest magnitudes, with their places; the others are zero
+};
+
+struct SummationCoding {
+  SumForm form = SumForm::plain;
+  double density = 0.01;  // top: the part of a piece's values that is sent
+  uint32_t block = 256;   // int8: values that share a scale
+  // Keep what an encoding leaves out, and add it to the next values of the key: on the way to the
+  // servers at the worker, and on the way back at the server (two-way: Zheng et al., NeurIPS 2019,
+  // arXiv 1905.10936).
+  bool error_feedback = false;
+};
+
+// The action of a server on the values of a piece.
+enum class SummationAction : uint8_t {
+  sum,     // returns the mean of all workers' values, when all have pushed
+  set,     // keeps the values, and returns them
+  change,  // adds the change since this worker last got them to the values kept, and returns these
+  read,    // returns the values kept; none are sent
+  probe,   // returns nothing, for measurements of links
+};
 
 // Bytes of values as they are sent, without heads of messages.
 struct SummationTraffic {
@@ -35,6 +63,10 @@ struct SummationTraffic {
 // worker's connection ends while others have pushed what it has not, or a push does not fit those
 // of the others, all workers are told why, and no further mean is sent.
 //
+// The server remembers which kept values it has sent to each worker last, so a worker pushes its
+// new values, not their change. A value that no other worker has changed since becomes the pushed
+// one, bit by bit. Otherwise the change is added in 64 bits and rounded once.
+//
 // The server tells all workers how many bytes the slowest of them has pushed (the level), so that
 // the others need not get far ahead. Values that came early would only delay those that a mean
 // waits for.
@@ -49,6 +81,7 @@ class SummationServer {
 
  private:
   struct Sum;
+  struct Held;
   struct Push;
   struct Progress {
     std::string peer;
@@ -57,7 +90,10 @@ class SummationServer {
 
   void take(const std::string& peer, std::string message);
   void watch(const std::string& peer);
+  void confirm(const std::string& peer, const PushHead& head);
   void add(const std::string& peer, Push push);
+  // Acts on values that are kept.
+  void hold(const std::string& peer, Push push);
   // Sends the mean to all workers of the sum.
   void publish(uint64_t key, Sum& sum);
   void fail(const std::string& reason);
@@ -66,7 +102,9 @@ class SummationServer {
   void raise_level(const std::string& peer, const Push& push);
 
   net::Endpoint& endpoint_;
-  std::map<uint64_t, Sum> sums_;    // by key
+  std::map<uint64_t, Sum> sums_;   // by key
+  std::map<uint64_t, Held> held_;  // by key
+  const std::unique_ptr<Residuals> residuals_;
   std::vector<Progress> progress_;  // by rank
   uint64_t level_ = 0;
   std::map<std::string, net::Ticket> peers_;  // that have said hello, with the watch on them
@@ -87,18 +125,24 @@ struct SummationClientOptions {
   // For each server, the bytes that may be pushed beyond its level (SummationServer). A larger
   // piece is pushed when the level has reached all earlier ones. Empty: no limit.
   std::vector<size_t> lead_bytes = {};
-  // The form of pushes and means, the same of all workers: plain or half. Servers add plain values.
-  // Values that do not fit the form are sent plain.
-  ValueForm form = ValueForm::plain;
+  // The form of pushes and means, the same of all workers. Servers add plain values. Values that do
+  // not fit the form, or would not be shorter in it, are sent plain.
+  SummationCoding coding = {};
 };
 
-// Values that take part in one mean. `values` is replaced by the mean; it must stay valid and
-// untouched until SummationClient::wait() or drop() has returned, or the client has ended.
+// The bit of keys that tells layouts apart: what encodings have left out of values counts until a
+// push of a key whose bit is another one.
+inline constexpr uint64_t kLayoutBit = uint64_t{1} << 31;
+
+// Values that take part in one mean, or in another action. `values` is replaced by what the server
+// returns; it must stay valid and
+// untouched until `done` has run, or drop() has returned, or the client has ended.
 struct SummationPiece {
   uint64_t key = 0;
   size_t server = 0;     // index of SummationClientOptions::servers
   int64_t priority = 0;  // the greatest goes first; among equals the least key
   ValueType type = ValueType::float32;
+  SummationAction action = SummationAction::sum;
   std::span<char> values;
   std::function<void()> done = {};  // runs under the rules for callbacks when the mean is there
 };
@@ -115,11 +159,13 @@ class SummationClient {
 
   // Queues pieces, and pushes as many as the credit allows. Does not block.
   void push(std::vector<SummationPiece> pieces);
-  // Blocks until all pieces are replaced by their means. Throws Error(server): `peer` that names
-  // the server that is lost, or with a server's reason, or with that of `trouble`; `timeout`. Then
-  // no later call succeeds. `trouble`, if not empty, is called often, under the rules for
-  // callbacks; it returns why it is no use to wait, or nothing.
-  void wait(Deadline deadline, const std::function<std::string()>& trouble = {});
+  // Blocks until all pieces are replaced by their means or, if it is not empty, until `is_enough`
+  // returns true. Throws Error(server): `peer` that names the server that is lost, or with a
+  // server's reason, or with that of `trouble`; `timeout`. Then no later call succeeds. `trouble`,
+  // if not empty, and `is_enough` are called often, under the rules for callbacks; `trouble`
+  // returns why it is no use to wait, or nothing.
+  void wait(Deadline deadline, const std::function<std::string()>& trouble = {},
+            const std::function<bool()>& is_enough = {});
   // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
   // succeeds. Without any it does nothing.
   void drop();

@@ -6,6 +6,7 @@
 
 #include "troika/base/error.h"
 #include "troika/server/send.h"
+#include "troika/server/sum_coding.h"
 #include "troika/server/summation.h"
 #include "troika/server/summation_wire.h"
 
@@ -31,6 +32,7 @@ struct SummationClient::State {
   std::vector<SummationTraffic> traffic = {};                         // by server
   std::vector<uint64_t> pushed = {}, levels = {};                     // bytes, by server
   size_t most_in_flight = 0;
+  Residuals residuals = {};
   std::string failure = {};
   bool is_dispatching = false;
 
@@ -77,15 +79,14 @@ struct SummationClient::State {
                   .round = flight->round,
                   .rank = options.rank,
                   .workers = options.workers,
-                  .type = flight->piece.type};
+                  .type = flight->piece.type,
+                  .action = flight->piece.action};
     std::span<const char> sent = values;
-    if (encode_values(options.form, head.type, values, 0, flight->sent)) {
-      head.form = options.form;
-      sent = flight->sent;
-    }
+    if (head.action == SummationAction::read) sent = {};
+    if (state->encode(*flight, head)) sent = flight->sent;
     // A plain mean goes where the values were: the server sends it when it has all of them.
     std::span<char> room = values;
-    if (options.form != ValueForm::plain) {
+    if (state->may_be_encoded(flight->piece)) {
       flight->received.resize(values.size());
       room = flight->received;
     }
@@ -108,6 +109,23 @@ struct SummationClient::State {
           flight->is_sent = true;
           land(state, *flight);
         });
+  }
+  bool may_be_encoded(const SummationPiece& piece) const {
+    return options.coding.form != SumForm::plain && piece.action == SummationAction::sum;
+  }
+  // Returns false for values that are sent as they are.
+  bool encode(Flight& flight, PushHead& head) {
+    const auto& piece = flight.piece;
+    if (!may_be_encoded(piece)) return false;
+    const auto coding = coding_for(options.coding, piece.values.size() / size_of(piece.type));
+    head.has_feedback = options.coding.error_feedback;
+    head.parameter = coding.parameter;
+    if (head.has_feedback) residuals.enter(piece.key);
+    const bool fits = head.has_feedback ? residuals.encode(piece.key, coding, piece.type,
+                                                           piece.values, flight.sent)
+                                        : encode_sum(coding, piece.type, piece.values, flight.sent);
+    if (fits) head.form = coding.form;
+    return fits;
   }
   // A receipt may come after the mean.
   void confirm(Flight& flight) {
@@ -141,12 +159,16 @@ struct SummationClient::State {
     auto& piece = flight.piece;
     traffic[piece.server].received_bytes += bytes;
     flight.is_received = true;
-    // A mean that does not fit the form comes plain.
-    const bool is_plain = options.form == ValueForm::plain || bytes == piece.values.size();
+    // A probe has no answer. A mean that does not fit the form comes plain.
+    if (piece.action == SummationAction::probe && bytes == 0) return;
+    const bool is_plain = !may_be_encoded(piece) || bytes == piece.values.size();
     std::string decoded;
     try {
       const auto received = std::span<const char>(flight.received);
-      if (!is_plain) decode_values(options.form, piece.type, received.first(bytes), decoded);
+      if (!is_plain) {
+        decode_sum(options.coding.form, piece.type, received.first(bytes), piece.values.size(),
+                   decoded);
+      }
     } catch (const Error& error) {
       return fail(fmt::format("{}: {}", options.servers[piece.server], error.what()));
     }
@@ -154,7 +176,7 @@ struct SummationClient::State {
       return fail(fmt::format("{}: a mean of {} bytes instead of {}", options.servers[piece.server],
                               bytes, piece.values.size()));
     }
-    if (options.form == ValueForm::plain) return;
+    if (!may_be_encoded(piece)) return;
     std::ranges::copy(is_plain ? flight.received : decoded, piece.values.begin());
   }
   // The push has left, or the mean has come.
@@ -225,7 +247,8 @@ void SummationClient::push(std::vector<SummationPiece> pieces) {
   });
 }
 
-void SummationClient::wait(Deadline deadline, const std::function<std::string()>& trouble) {
+void SummationClient::wait(Deadline deadline, const std::function<std::string()>& trouble,
+                           const std::function<bool()>& is_enough) {
   std::string failure;
   size_t missing = 0;
   std::string whose;
@@ -236,7 +259,7 @@ void SummationClient::wait(Deadline deadline, const std::function<std::string()>
     if (!state_->flights.empty()) {
       whose = state_->options.servers[state_->flights.begin()->second->piece.server];
     }
-    return !failure.empty() || missing == 0;
+    return !failure.empty() || (is_enough ? is_enough() : missing == 0);
   };
   const bool is_in_time = state_->endpoint.run_until(is_over, time_left(deadline));
   if (!failure.empty()) {

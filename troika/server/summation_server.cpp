@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "troika/server/held_range.h"
+#include "troika/server/sum_coding.h"
 #include "troika/server/summation.h"
 #include "troika/server/summation_wire.h"
 
@@ -16,6 +17,18 @@ void add_to(char* sum, const char* values, size_t bytes) {
   auto* const to = reinterpret_cast<T*>(sum);
   const auto* const from = reinterpret_cast<const T*>(values);
   for (size_t i = 0; i < bytes / sizeof(T); ++i) to[i] += from[i];
+}
+
+// The values that are kept when a worker that was given `given` pushes `pushed`.
+template <typename T>
+void add_change(char* kept, const char* given, const char* pushed, size_t bytes) {
+  auto* const to = reinterpret_cast<T*>(kept);
+  const auto* const before = reinterpret_cast<const T*>(given);
+  const auto* const after = reinterpret_cast<const T*>(pushed);
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) {
+    const double change = static_cast<double>(after[i]) - static_cast<double>(before[i]);
+    to[i] = to[i] == before[i] ? after[i] : static_cast<T>(static_cast<double>(to[i]) + change);
+  }
 }
 
 template <typename T>
@@ -47,10 +60,18 @@ struct SummationServer::Sum {
   uint32_t added = 0;              // the pushes of ranks below are added into the first one
   // The form in which the mean is sent: that of the pushes. A push that does not fit its form was
   // sent plain.
-  ValueForm form = ValueForm::plain;
+  SumCoding coding = {};
+  bool has_feedback = false;
 };
 
-SummationServer::SummationServer(net::Endpoint& endpoint) : endpoint_(endpoint) {
+struct SummationServer::Held {
+  // Messages, whose values follow the bytes of a head.
+  std::shared_ptr<const std::string> kept;
+  std::vector<std::shared_ptr<const std::string>> given;  // by rank, what it last got
+};
+
+SummationServer::SummationServer(net::Endpoint& endpoint)
+    : endpoint_(endpoint), residuals_(std::make_unique<Residuals>()) {
   endpoint_.handle(
       kPushes, kMostMessage + kPushHead,
       [this](const std::string& peer, std::string message) { take(peer, std::move(message)); });
@@ -78,13 +99,17 @@ void SummationServer::take(const std::string& peer, std::string message) {
     if (!failure_.empty()) return tell_failure(peer);
     if (head.key == kHello) return begin_level(head);
     traffic_.received_bytes += message.size() - kPushHead;
-    if (head.form != ValueForm::plain) {
+    if (head.form != SumForm::plain) {
       std::string values;
-      decode_values(head.form, head.type, std::span<const char>(message).subspan(kPushHead),
-                    values);
+      decode_sum(head.form, head.type, std::span<const char>(message).subspan(kPushHead),
+                 kMostMessage, values);
       message.replace(kPushHead, std::string::npos, values);
     }
-    add(peer, {head, std::move(message)});
+    if (head.action == SummationAction::sum) {
+      add(peer, {head, std::move(message)});
+    } else {
+      hold(peer, {head, std::move(message)});
+    }
   } catch (const std::exception& error) {
     fail(fmt::format("a push of {}: {}", peer, error.what()));
   }
@@ -101,6 +126,47 @@ void SummationServer::watch(const std::string& peer) {
   // The completion may run before this function has the ticket.
   const auto ticket = endpoint_.receive(peer, kWatches, {}, ended);
   peers_[peer] = ticket;
+}
+
+void SummationServer::confirm(const std::string& peer, const PushHead& head) {
+  std::string receipt;
+  Writer writer(receipt);
+  writer.number(head.key);
+  writer.number(head.round);
+  net::send_owned(endpoint_, peer, kReceived, std::make_shared<const std::string>(receipt),
+                  net::Priority::urgent);
+}
+
+void SummationServer::hold(const std::string& peer, Push push) {
+  const auto& head = push.head;
+  confirm(peer, head);
+  if (head.action == SummationAction::probe) {
+    net::send_owned(endpoint_, peer, kMeans + head.key, std::make_shared<const std::string>());
+    return;
+  }
+  auto& held = held_[head.key];
+  held.given.resize(std::max<size_t>(held.given.size(), head.workers));
+  auto& given = held.given[head.rank];
+  if (head.action == SummationAction::set) {
+    held.kept = std::make_shared<const std::string>(std::move(push.message));
+  } else if (!held.kept) {
+    return fail(fmt::format("key {} has no values when {} reads or changes it", head.key, peer));
+  } else if (head.action == SummationAction::change) {
+    if (!given || given->size() != push.message.size() ||
+        held.kept->size() != push.message.size() || push.bytes() % size_of(head.type) != 0) {
+      return fail(fmt::format("a change of key {} is {} at {}", head.key, push.text(), peer));
+    }
+    const auto kept = std::make_shared<std::string>(*held.kept);
+    const auto act = head.type == ValueType::float32 ? add_change<float> : add_change<double>;
+    act(kept->data() + kPushHead, given->data() + kPushHead, push.message.data() + kPushHead,
+        push.bytes());
+    held.kept = kept;
+  }
+  given = held.kept;
+  const auto values = std::string_view(*given).substr(kPushHead);
+  traffic_.sent_bytes += values.size();
+  endpoint_.send(peer, kMeans + head.key, values, net::Priority::normal,
+                 [given](const net::Result& /*result*/) {});
 }
 
 void SummationServer::add(const std::string& peer, Push push) {
@@ -129,14 +195,10 @@ void SummationServer::add(const std::string& peer, Push push) {
   if (push.bytes() % size_of(head.type) != 0) {
     return fail(fmt::format("key {} is {} at {}", head.key, push.text(), peer));
   }
-  std::string receipt;
-  Writer writer(receipt);
-  writer.number(head.key);
-  writer.number(head.round);
-  net::send_owned(endpoint_, peer, kReceived, std::make_shared<const std::string>(receipt),
-                  net::Priority::urgent);
+  confirm(peer, head);
   raise_level(peer, push);
-  sum.form = std::max(sum.form, head.form);
+  if (head.form != SumForm::plain) sum.coding = {head.form, head.parameter};
+  sum.has_feedback = head.has_feedback;
   sum.peers[head.rank] = peer;
   sum.pushes[head.rank] = std::move(push);
   for (; sum.added < sum.peers.size() && !sum.peers[sum.added].empty(); ++sum.added) {
@@ -182,9 +244,17 @@ void SummationServer::publish(uint64_t key, Sum& sum) {
   const auto mean = std::make_shared<std::string>(std::move(sum.pushes[0].message));
   const auto act = type == ValueType::float32 ? divide<float> : divide<double>;
   act(mean->data() + kPushHead, mean->size() - kPushHead, static_cast<uint32_t>(sum.peers.size()));
-  auto values = std::string_view(*mean).substr(kPushHead);
+  const auto values_of_mean = std::span<char>(*mean).subspan(kPushHead);
   const auto encoded = std::make_shared<std::string>();
-  if (encode_values(sum.form, type, values, 0, *encoded)) values = *encoded;
+  bool fits = false;
+  if (sum.has_feedback) {
+    residuals_->enter(key);
+    fits = residuals_->encode(key, sum.coding, type, values_of_mean, *encoded);
+  } else {
+    fits = encode_sum(sum.coding, type, values_of_mean, *encoded);
+  }
+  const std::string_view values =
+      fits ? *encoded : std::string_view(values_of_mean.data(), values_of_mean.size());
   const auto peers = std::move(sum.peers);
   sums_.erase(key);
   for (const auto& peer : peers) {

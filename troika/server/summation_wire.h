@@ -7,7 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/net/endpoint.h"
-#include "troika/server/value_coding.h"
+#include "troika/server/summation.h"
 #include "troika/server/wire.h"
 
 namespace troika::server {
@@ -28,7 +28,10 @@ struct PushHead {
   uint64_t key = kHello, round = 0;
   uint32_t rank = 0, workers = 0;
   ValueType type = ValueType::float32;
-  ValueForm form = ValueForm::plain;
+  SummationAction action = SummationAction::sum;
+  SumForm form = SumForm::plain;
+  bool has_feedback = false;
+  uint32_t parameter = 0;  // see SumCoding
 
   // Returns kPushHead bytes.
   std::string text() const {
@@ -39,8 +42,10 @@ struct PushHead {
     writer.number(rank);
     writer.number(workers);
     writer.number(type);
+    writer.number(action);
     writer.number(form);
-    writer.pad();
+    writer.number(static_cast<uint8_t>(has_feedback));
+    writer.number(parameter);
     return bytes;
   }
   // Throws Error(server, failure) for a message that is not a push.
@@ -52,10 +57,13 @@ struct PushHead {
     head.rank = reader.number<uint32_t>();
     head.workers = reader.number<uint32_t>();
     head.type = reader.number<ValueType>();
-    head.form = reader.number<ValueForm>();
-    reader.skip_pad();
-    const bool is_known = head.type <= ValueType::float64 && head.form <= ValueForm::half &&
-                          head.rank < head.workers && head.workers <= kMostSummationWorkers;
+    head.action = reader.number<SummationAction>();
+    head.form = reader.number<SumForm>();
+    head.has_feedback = reader.number<uint8_t>() != 0;
+    head.parameter = reader.number<uint32_t>();
+    const bool is_known = head.type <= ValueType::float64 && head.form <= SumForm::top &&
+                          head.action <= SummationAction::probe && head.rank < head.workers &&
+                          head.workers <= kMostSummationWorkers;
     if (is_known) return head;
     throw Error("server", ErrorKind::failure, {.what = "a push of an unknown form"});
   }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <exception>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -15,32 +17,37 @@
 #include "troika/parallel/servers/embedded_world.h"
 #include "troika/parallel/servers/group_error.h"
 #include "troika/parallel/servers/launched_world.h"
+#include "troika/parallel/servers/measured_links.h"
 
 namespace troika::parallel {
 
 namespace {
 
-// Reads the bandwidths of links, those of spare machines first.
-layout::SummationSplit split_of(const std::string& links, int workers, int spares) {
-  if (links.empty()) return layout::split_sums(workers, spares);
+constexpr std::string_view kMeasuredLinks = "measured";
+
+// Reads the bandwidths of links, those of spare machines first. Equal ones if there is no text.
+std::vector<double> links_from(const std::string& text, int workers, int64_t spares) {
+  const auto count = static_cast<size_t>(workers + spares);
+  if (text.empty()) return std::vector<double>(count, 1);
   std::vector<double> rates;
   bool are_numbers = true;
-  for (const auto& word : split(links, ',')) {
+  for (const auto& word : split(text, ',')) {
     const auto rate = parse_double(trim(word));
     are_numbers = are_numbers && rate;
     rates.push_back(rate.value_or(0));
   }
-  if (!are_numbers || rates.size() != static_cast<size_t>(workers + spares)) {
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "bandwidths of links",
-                 .got = "`" + links + "`",
-                 .expected = fmt::format("{} numbers with commas: of {} spare machines, then of {} "
-                                         "workers",
-                                         workers + spares, spares, workers)});
-  }
-  const std::span<const double> all(rates);
-  return layout::split_sums(all.subspan(static_cast<size_t>(spares)),
-                            all.first(static_cast<size_t>(spares)));
+  if (are_numbers && rates.size() == count) return rates;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "bandwidths of links",
+               .got = "`" + text + "`",
+               .expected = fmt::format("{} numbers with commas: of {} spare machines, then of {} "
+                                       "workers; or {}",
+                                       count, spares, workers, kMeasuredLinks)});
+}
+
+layout::SummationSplit split_of(std::span<const double> links, int64_t spares) {
+  return layout::split_sums(links.subspan(static_cast<size_t>(spares)),
+                            links.first(static_cast<size_t>(spares)));
 }
 
 // Returns the bytes that a rank may push to a server of this share before the slowest rank has
@@ -74,7 +81,9 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
                  .expected = "server.servers 0: one in each rank's process",
                  .hint = "troika launch --servers K --workers N starts them"});
   }
-  shares_ = split_of(options_.sums.links, group_.size(), static_cast<int>(spares)).shares();
+  const auto& links = options_.sums.links;
+  const bool is_measured = links == kMeasuredLinks;
+  shares_ = split_of(links_from(is_measured ? "" : links, group_.size(), spares), spares).shares();
   if (!is_launched && group_.size() == 1) return;
   server::WorldParts parts{.scheduler = scheduler_options(options_.servers),
                            .service = summation_service};
@@ -93,10 +102,18 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
         .workers = static_cast<uint32_t>(group_.size()),
         .servers = {},
         .credit_bytes = static_cast<size_t>(options_.sums.credit_bytes),
-        .form = options_.half ? server::ValueForm::half : server::ValueForm::plain};
-    for (size_t i = 0; i < shares_.size(); ++i) {
+        .coding = options_.coding};
+    for (int64_t i = 0; i < spares + group_.size(); ++i) {
       own.servers.push_back(fmt::format("server-{}", i));
-      own.lead_bytes.push_back(lead_for(shares_[i], options_.sums.partition_bytes));
+    }
+    if (options_.sums.links == kMeasuredLinks) {
+      link_rates_ = measure_links(group_, endpoint, own.servers);
+      shares_ = split_of(link_rates_, spares).shares();
+    }
+    for (const double share : shares_) {
+      // Workers whose updates are added at once do not keep together.
+      if (options_.sums.asynchronous) break;
+      own.lead_bytes.push_back(lead_for(share, options_.sums.partition_bytes));
     }
     client_ = std::make_unique<server::SummationClient>(endpoint, std::move(own));
   });
@@ -133,17 +150,30 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
     while (end < partitions_.size() && partitions_[end].bucket == i) ++end;
     first_partitions_.push_back(end);
   }
+  layout_ ^= server::kLayoutBit;
+  missing_ = std::make_shared<std::vector<size_t>>(buckets.size());
 }
 
 void SummationServers::start(const Bucket& bucket) {
+  push(bucket, server::SummationAction::sum);
+}
+
+void SummationServers::exchange(const std::vector<Bucket>& buckets,
+                                server::SummationAction action) {
+  if (!client_) return;
+  for (const auto& bucket : buckets) push(bucket, action);
+  finish();
+}
+
+void SummationServers::push(const Bucket& bucket, server::SummationAction action) {
   const auto index = static_cast<size_t>(bucket.gradient.index);
   const auto& flat = bucket.gradient.flat;
   auto* const values = static_cast<char*>(flat.data_ptr());
   const size_t first = first_partitions_[index], end = first_partitions_[index + 1];
-  const auto left = std::make_shared<size_t>(end - first);  // changed by callbacks only
-  const auto done = [left, index, bytes = static_cast<int64_t>(flat.nbytes()), begin = Clock::now(),
-                     trace = options_.trace] {
-    if (--*left > 0 || !trace) return;
+  (*missing_)[index] = end - first;  // no callback is under way for it
+  const auto done = [missing = missing_, index, bytes = static_cast<int64_t>(flat.nbytes()),
+                     begin = Clock::now(), trace = options_.trace] {
+    if (--(*missing)[index] > 0 || !trace) return;
     trace->add({.track = "communication",
                 .name = "bucket",
                 .start = begin,
@@ -152,13 +182,14 @@ void SummationServers::start(const Bucket& bucket) {
                 .bytes = bytes});
   };
   std::vector<server::SummationPiece> pieces;
-  for (size_t key = first; key < end; ++key) {
-    const auto& partition = partitions_[key];
+  for (size_t i = first; i < end; ++i) {
+    const auto& partition = partitions_[i];
     // Gradients come in the reverse of the order in which the next forward pass uses parameters.
-    pieces.push_back({.key = key,
+    pieces.push_back({.key = layout_ | i,
                       .server = partition.server,
-                      .priority = options_.sums.priorities ? static_cast<int64_t>(key) : 0,
+                      .priority = options_.sums.priorities ? static_cast<int64_t>(i) : 0,
                       .type = type_of(flat),
+                      .action = action,
                       .values = {values + partition.offset, static_cast<size_t>(partition.bytes)},
                       .done = done});
   }
@@ -166,11 +197,26 @@ void SummationServers::start(const Bucket& bucket) {
 }
 
 void SummationServers::finish() {
-  if (!client_) return;
+  if (client_) wait({});
+}
+
+size_t SummationServers::finish_any(const std::vector<size_t>& buckets) {
+  size_t first = buckets.size();
+  wait([&] {
+    const auto found =
+        std::ranges::find_if(buckets, [&](size_t bucket) { return (*missing_)[bucket] == 0; });
+    first = static_cast<size_t>(found - buckets.begin());
+    return found != buckets.end();
+  });
+  return first;
+}
+
+void SummationServers::wait(const std::function<bool()>& is_enough) {
   const auto limit = limit_of(options_.servers);
   with_group_errors(group_, limit, [&] {
-    client_->wait(Deadline::after(group_.options().timeout),
-                  [&] { return world_->trouble(limit); });
+    client_->wait(
+        Deadline::after(group_.options().timeout), [&] { return world_->trouble(limit); },
+        is_enough);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,9 +21,8 @@ struct SummationOptions {
   // rank's process has one more. The other values but limit_seconds are not used.
   layout::ServerExchange servers = {};
   layout::SummationExchange sums = {};
-  // Sends gradients and means as IEEE 754 binary16, except those that do not fit. Sums are of the
-  // gradients' type.
-  bool half = false;
+  // How gradients and means are sent. Sums are of the gradients' type.
+  server::SummationCoding coding = {};
   // Records, on track "communication", a span "bucket" from the push of a bucket to its mean. Must
   // outlive the object.
   Trace* trace = nullptr;
@@ -56,20 +56,36 @@ class SummationServers : public BucketSums {
   void start(const Bucket& bucket) override;
   // Throws Error(server, peer or timeout), or the group's error if it names a rank that is lost.
   void finish() override;
+  size_t finish_any(const std::vector<size_t>& buckets) override;
   void drop() override;
+
+  // Makes the servers act on the values of these buckets, which were laid out, and replaces them by
+  // what servers return. Blocks. Throws the errors of finish(). A single rank without launched
+  // servers does nothing.
+  void exchange(const std::vector<Bucket>& buckets, server::SummationAction action);
 
   // The bytes of gradients that this rank has pushed and got back, including those of its own
   // process's server.
   server::SummationTraffic traffic();
+  // The bandwidths that were measured at the start, in bytes per second: those of spare machines'
+  // links, then those of ranks'. Empty: none were.
+  const std::vector<double>& link_rates() const { return link_rates_; }
 
  private:
+  void push(const Bucket& bucket, server::SummationAction action);
+  void wait(const std::function<bool()>& is_enough);
+
   comm::Group group_;
   const SummationOptions options_;
-  std::vector<double> shares_;  // by server
+  std::vector<double> shares_;      // by server
+  std::vector<double> link_rates_;  // by server
   std::unique_ptr<server::World> world_;
   std::unique_ptr<server::SummationClient> client_;  // null: a single rank
-  std::vector<layout::Partition> partitions_;        // keys are indices of it
+  std::vector<layout::Partition> partitions_;        // keys are indices of it, and layout_
   std::vector<size_t> first_partitions_;             // by bucket, and the end
+  uint64_t layout_ = server::kLayoutBit;             // of keys; changes with each lay_out()
+  // By bucket, the partitions whose means are missing; the client's callbacks change it.
+  std::shared_ptr<std::vector<size_t>> missing_;
 };
 
 }  // namespace troika::parallel

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "troika/base/error.h"
+#include "troika/layout/summation.h"
 
 namespace troika::plan {
 
@@ -55,6 +56,21 @@ class Rounds {
     const double each = bytes * (size() - 1) / size();
     for (int i = 0; i < size(); ++i) messages.add(at(i), at((i + 1) % size()), turns * each);
     return {messages.phase(turns * (size() - 1), reduces ? each * reduce_per_byte_ : 0)};
+  }
+
+  // Pushes and means of different partitions are under way together.
+  Phases summation(double bytes, std::vector<int> servers) const {
+    const auto shares = layout::split_sums(size(), static_cast<int>(servers.size())).shares();
+    servers.insert(servers.end(), ranks_.begin(), ranks_.end());
+    Messages messages(links_);
+    for (size_t s = 0; s < servers.size(); ++s) {
+      for (const int rank : ranks_) {
+        messages.add(rank, servers[s], shares[s] * bytes);
+        messages.add(servers[s], rank, shares[s] * bytes);
+      }
+    }
+    const double most = std::ranges::max(shares) * bytes;
+    return {messages.phase(2, most * (size() - 1) * reduce_per_byte_)};
   }
 
   Phases recursive_doubling(double bytes) const {
@@ -266,6 +282,9 @@ Phases collective_phases(const Collective& collective, const std::vector<int>& r
       return Rounds(ranks, links, collective.reduce_per_byte).ring(collective.bytes, 1, true);
     case CollectiveKind::all_gather:
       return Rounds(ranks, links, 0).ring(collective.bytes, 1, false);
+    case CollectiveKind::summation:
+      return Rounds(ranks, links, collective.reduce_per_byte)
+          .summation(collective.bytes, collective.spares);
     default:
       return AllReduce(collective, ranks, links).phases();
   }

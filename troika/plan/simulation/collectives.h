@@ -18,7 +18,7 @@ struct CollectivePhase {
   bool operator==(const CollectivePhase&) const = default;
 };
 
-enum class CollectiveKind { all_reduce, reduce_scatter, all_gather };
+enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, summation };
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
@@ -27,13 +27,17 @@ struct Collective {
   layout::Algorithm algorithm = layout::Algorithm::automatic;
   double bytes = 0;            // of the whole tensor
   double reduce_per_byte = 0;  // seconds per byte that a rank reduces
+  // summation: devices of other hosts than the ranks', each with a summation server. Each rank has
+  // one beside it.
+  std::vector<int> spares = {};
 };
 
 // Returns the phases of a collective among `ranks` (ascending), one after the other; none for one
 // rank. The rounds are those of comm/algorithms. All rounds of a ring are equal and form one phase.
 // Recursive doubling and Rabenseifner have a phase for each round. double_tree has one phase for
 // each direction, with pipelined segments. hierarchical has a phase of rings inside the hosts, the
-// phases of all-reduces between hosts, and another phase inside the hosts. The messages of a round
+// phases of all-reduces between hosts, and another phase inside the hosts. A summation has one
+// phase with all pushes and means, for the parts of layout::split_sums(). The messages of a round
 // progress together. Without other flows, with one rank on each host and a power of two of ranks,
 // the phases take the time of layout::predict().
 std::vector<CollectivePhase> collective_phases(const Collective& collective,

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/schedules/segment.h"
 #include "troika/plan/errors/refuse.h"
+#include "troika/plan/simulation/cluster_links.h"
 
 namespace troika::plan {
 
@@ -14,6 +16,23 @@ namespace {
 
 bool is_local(const layout::Plan& plan) {
   return plan.exchange.method == layout::ExchangeMethod::local_steps;
+}
+
+// The split of a simulation is that of equal links.
+void verify_summation(const SimulatedRun& run) {
+  const auto& sums = run.plan.exchange.summation;
+  if (sums.cross_barrier || sums.asynchronous ||
+      !(sums.links.empty() || sums.links == "measured")) {
+    refuse("summation servers of a simulation",
+           fmt::format("summation.cross_barrier {}, asynchronous {} and links `{}`",
+                       sums.cross_barrier, sums.asynchronous, sums.links),
+           "false, false and equal links, which are the cluster's");
+  }
+  const int64_t wanted = run.plan.exchange.servers.count, spares = std::ssize(run.spare_devices());
+  if (wanted > spares) {
+    refuse("servers.count", std::to_string(wanted),
+           fmt::format("at most {}, the hosts of the cluster without ranks", spares));
+  }
 }
 
 }  // namespace
@@ -33,6 +52,17 @@ bool SimulatedRun::averages_parameters(int step) const {
   return is_local(plan) && after_warmup > 0 && after_warmup % exchange.period == 0;
 }
 
+std::vector<int> SimulatedRun::spare_devices() const {
+  const ClusterLinks links(cluster);
+  std::vector<int> devices;
+  int host = links.host(plan.mesh.ranks() - 1);
+  for (int device = plan.mesh.ranks(); device < links.ranks(); ++device) {
+    if (std::ssize(devices) == plan.exchange.servers.count) break;
+    if (std::exchange(host, links.host(device)) != host) devices.push_back(device);
+  }
+  return devices;
+}
+
 void SimulatedRun::verify() const {
   plan.verify();
   const int ranks = plan.mesh.ranks(), devices = cluster.ranks();
@@ -44,18 +74,15 @@ void SimulatedRun::verify() const {
   if (plan.threads > 0) {
     refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");
   }
-  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
-  if (plan.has_servers() || is_summation) {
+  constexpr const char* kMethods = "all_reduce, summation, zero or local_steps";
+  if (plan.has_servers()) {
     const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
-    refuse("exchange.method of a simulation",
-           is_summation  ? "summation"
-           : is_downpour ? "downpour_sgd"
-                         : "servers",
-           "all_reduce, zero or local_steps");
+    refuse("exchange.method of a simulation", is_downpour ? "downpour_sgd" : "servers", kMethods);
   }
   if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
-    refuse("exchange.method of a simulation", "quorum", "all_reduce, zero or local_steps");
+    refuse("exchange.method of a simulation", "quorum", kMethods);
   }
+  if (plan.exchange.method == layout::ExchangeMethod::summation) verify_summation(*this);
   const auto& outer = plan.exchange.outer;
   if (outer.fragments > 1 || outer.delay > 0 || outer.codec != "none") {
     refuse("outer steps of a simulation",

@@ -91,6 +91,9 @@ struct SimulatedRun {
   // Whether a step, counted from 0, averages gradients, and whether it averages parameters.
   bool averages_gradients(int step) const;
   bool averages_parameters(int step) const;
+  // For method summation: the first device of each host that has a summation server and no rank.
+  // Hosts that come after those with ranks have them, one each.
+  std::vector<int> spare_devices() const;
   // Throws Error(usage) for a plan with more ranks than the cluster has devices, a number of stages
   // that differs from the schedule's, threads in a process, and a slow rank that is not in the
   // plan. Throws the errors of layout::Plan::verify() and schedule_of().

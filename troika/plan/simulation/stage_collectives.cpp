@@ -61,13 +61,17 @@ class RecipeMaker {
       all.push_back(collective_phases({.kind = kind,
                                        .algorithm = run_.all_reduce,
                                        .bytes = bytes,
-                                       .reduce_per_byte = run_.reduce_per_byte},
+                                       .reduce_per_byte = run_.reduce_per_byte,
+                                       .spares = run_.spare_devices()},
                                       group, links_));
     }
     return together(all);
   }
 
   std::vector<CollectivePhase> reduce(double bytes) const {
+    if (run_.plan.exchange.method == ExchangeMethod::summation) {
+      return phases(CollectiveKind::summation, bytes, {ranks_});
+    }
     if (!is_zero()) return phases(CollectiveKind::all_reduce, bytes, {ranks_});
     auto all = phases(CollectiveKind::reduce_scatter, bytes, groups_.shared);
     const double shard = bytes / static_cast<double>(groups_.shared.front().size());

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "troika/base/error.h"
 #include "troika/compat/deferred_init.h"
@@ -15,6 +18,7 @@
 #include "troika/parallel/fault_tolerant.h"
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/replicas.h"
+#include "troika/parallel/servers/asynchronous_sums.h"
 #include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/tensor/tensor_exchange.h"
@@ -53,6 +57,29 @@ parallel::ShardedOptions sharded_options(const layout::Plan& plan, const std::st
           .group_size = static_cast<int>(plan.exchange.zero_group),
           .shard_multiple = optim::shard_multiple(optimizer),
           .data_parallel = ddp};
+}
+
+// How summation servers and ranks encode what they send, for a codec of ddp.hook.
+server::SummationCoding coding_of(const comm::CodecOptions& codec) {
+  constexpr std::array<std::pair<std::string_view, server::SumForm>, 4> kForms{{
+      {"none", server::SumForm::plain},
+      {"fp16", server::SumForm::half},
+      {"int8", server::SumForm::int8},
+      {"topk", server::SumForm::top},
+  }};
+  const auto form =
+      std::ranges::find(kForms, codec.name, [](const auto& one) { return one.first; });
+  if (form == kForms.end()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "summation servers have not all codecs",
+                 .got = "ddp.hook " + codec.name,
+                 .expected = "none, fp16, int8 or topk"});
+  }
+  const bool leaves_much = codec.name == "int8" || codec.name == "topk";
+  return {.form = form->second,
+          .density = codec.density,
+          .block = static_cast<uint32_t>(codec.block),
+          .error_feedback = leaves_much && codec.error_feedback};
 }
 
 std::unique_ptr<Exchange> make_diloco(const layout::GradientExchange& exchange,
@@ -127,12 +154,23 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
   auto ddp = data_parallel_options(plan, trace);
   const auto& exchange = plan.exchange;
   if (exchange.method == ExchangeMethod::summation) {
-    const bool half = ddp.codec.name == "fp16";
-    if (half) ddp.codec.name = "none";
-    ddp.sums = std::make_shared<parallel::SummationServers>(
-        group,
-        parallel::SummationOptions{
-            .servers = exchange.servers, .sums = exchange.summation, .half = half, .trace = trace});
+    ddp.crosses_barrier = exchange.summation.cross_barrier;
+    if (ddp.crosses_barrier && recipe.make) {
+      throw Error("train", ErrorKind::usage,
+                  {.what = "byteps.cross_barrier steps parameters one after the other",
+                   .got = "an optimizer of configure_optimizers()",
+                   .expected = "one of optim.name"});
+    }
+    const auto sums = std::make_shared<parallel::SummationServers>(
+        group, parallel::SummationOptions{.servers = exchange.servers,
+                                          .sums = exchange.summation,
+                                          .coding = coding_of(ddp.codec),
+                                          .trace = trace});
+    ddp.codec = {};
+    if (exchange.summation.asynchronous) {
+      return std::make_unique<parallel::AsynchronousSums>(task.module(), group, sums);
+    }
+    ddp.sums = sums;
   }
   if (const auto& axis = groups.along(layout::Axis::tensor); axis.size() > 1) {
     if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);

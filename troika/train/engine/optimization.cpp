@@ -102,14 +102,9 @@ at::Tensor Optimization::scaled(const at::Tensor& loss) const {
   return scaler_ ? scaler_->scale(loss) : loss;
 }
 
-void Optimization::take_gradients() {
-  if (std::exchange(taken_, true)) return;
-  if (masters_) masters_->take_gradients();
-  if (scaler_) scaler_->unscale(*optimizer_);
-}
-
 void Optimization::clip(parallel::ParameterStore& store, double bound, const std::string& by) {
-  if (bound == 0) return;
+  value_bound_ = by == "value" ? bound : 0;
+  if (bound == 0 || by == "value") return;
   // Scales are powers of two, so clipping a norm equals clipping that of the unscaled gradients, to
   // the bit.
   const double scaled_bound = bound * loss_scale().value_or(1);
@@ -117,15 +112,7 @@ void Optimization::clip(parallel::ParameterStore& store, double bound, const std
     store.clip_grad_norm(scaled_bound);
     return;
   }
-  if (by == "stage_norm") {
-    store.clip_stage_grad_norm(scaled_bound);
-    return;
-  }
-  take_gradients();
-  const at::NoGradGuard no_grad;
-  for (const auto& parameter : parameters_) {
-    if (parameter.tensor.grad().defined()) parameter.tensor.grad().clamp_(-bound, bound);
-  }
+  store.clip_stage_grad_norm(scaled_bound);
 }
 
 void Optimization::step(parallel::ParameterStore& store) {
@@ -133,8 +120,15 @@ void Optimization::step(parallel::ParameterStore& store) {
 }
 
 void Optimization::update() {
-  take_gradients();
-  taken_ = false;
+  if (masters_) masters_->take_gradients();
+  if (scaler_) scaler_->unscale(*optimizer_);
+  if (value_bound_ > 0) {
+    const at::NoGradGuard no_grad;
+    for (const auto& parameter : parameters_) {
+      auto& gradient = parameter.tensor.mutable_grad();
+      if (gradient.defined()) gradient.clamp_(-value_bound_, value_bound_);
+    }
+  }
   if (!scaler_) {
     optimizer_->step();
   } else {

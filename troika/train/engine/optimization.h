@@ -47,9 +47,9 @@ class Optimization {
 
   // Returns the tensor on which to call backward() for this loss.
   at::Tensor scaled(const at::Tensor& loss) const;
-  // Clips the gradients that finish_backward() left: by their total norm, with `by` "stage_norm"
-  // by that of each stage of a pipeline, or with "value" each element. Leaves overflowed gradients
-  // as they are. 0 means no bound.
+  // Clips the gradients that finish_backward() left: by their total norm, or with `by` "stage_norm"
+  // by that of each stage of a pipeline. With "value", the next step() clips each element. Leaves
+  // overflowed gradients as they are. 0 means no bound.
   void clip(parallel::ParameterStore& store, double bound, const std::string& by);
   // Makes the store's optimizer step, unless a gradient has overflowed.
   void step(parallel::ParameterStore& store);
@@ -71,14 +71,13 @@ class Optimization {
   void load(const checkpoint::CheckpointReader& saved, const std::string& prefix);
 
  private:
-  // Moves gradients to the optimizer and unscales them; does so once a step.
-  void take_gradients();
+  // Steps the parameters that have gradients.
   void update();
   optim::NamedTensors saved_states(const checkpoint::CheckpointReader& saved,
                                    const std::string& prefix) const;
 
   std::vector<optim::Parameter> parameters_;  // tensors that the optimizer steps
-  bool taken_ = false;
+  double value_bound_ = 0;                    // of the next step; 0: none
   std::optional<optim::MasterWeights> masters_;
   std::optional<optim::GradScaler> scaler_;
   std::unique_ptr<optim::FlatOptimizer> optimizer_;

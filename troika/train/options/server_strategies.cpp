@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "troika/base/error.h"
+#include "troika/nn/precision.h"
 
 namespace troika::train {
 
@@ -43,6 +44,33 @@ void choose_downpour(Plan& plan, const TrainOptions& options, const Cluster& clu
                             .warm_start_steps = own.warm_start_steps};
 }
 
+namespace {
+
+// Throws Error(usage) where an optimizer step that takes parameters one after the other would not
+// be that of all together, or where other code reads gradients or weights at each step.
+void require_steps_in_parts(const TrainOptions& options, const Plan& plan) {
+  const auto refuse_if = [](bool holds, const std::string& got) {
+    if (!holds) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.cross_barrier steps parameters before all gradients are there",
+                 .got = got,
+                 .expected = "none of clipping by norm, loss scaling, masters of weights, ema and "
+                             "statistics",
+                 .hint = "byteps.cross_barrier false takes it"});
+  };
+  const auto& trainer = options.trainer;
+  refuse_if(trainer.gradient_clip_val > 0 && trainer.gradient_clip_algorithm != "value",
+            "trainer.gradient_clip_algorithm " + trainer.gradient_clip_algorithm);
+  const auto precision = nn::parse_precision(plan.precision);
+  refuse_if(precision.needs_masters() || precision.needs_scaler(),
+            "trainer.precision " + precision.name);
+  refuse_if(options.ema.enabled, "ema.enabled true");
+  refuse_if(options.statistics.every_n_steps > 0,
+            fmt::format("statistics.every_n_steps {}", options.statistics.every_n_steps));
+}
+
+}  // namespace
+
 void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
   const auto& server = options.server;
   const parallel::ServerSection defaults{.servers = server.servers,
@@ -55,12 +83,22 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
                  .hint = "strategy parameter_server has them"});
   }
   const auto& own = options.byteps;
+  if (own.cross_barrier) require_steps_in_parts(options, plan);
+  if (own.asynchronous && (own.cross_barrier || plan.compression.codec != "none")) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.asynchronous sends whole parameters after each step",
+                 .got = fmt::format("byteps.cross_barrier {} and ddp.hook {}", own.cross_barrier,
+                                    plan.compression.codec),
+                 .expected = "false and none"});
+  }
   plan.exchange.method = ExchangeMethod::summation;
   plan.exchange.servers = {.count = server.servers, .limit_seconds = server.limit_seconds};
   plan.exchange.summation = {.partition_bytes = own.partition_bytes,
                              .credit_bytes = own.credit_bytes,
                              .priorities = own.priorities,
-                             .links = own.links};
+                             .links = own.links,
+                             .cross_barrier = own.cross_barrier,
+                             .asynchronous = own.asynchronous};
 }
 
 }  // namespace troika::train

@@ -1,0 +1,239 @@
+// Summation servers that compress, and those that keep parameters.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/server/sums.h"
+#include "tests/support/errors.h"
+#include "troika/server/sum_coding.h"
+#include "troika/server/value_coding.h"
+
+namespace troika::server {
+namespace {
+
+template <typename T>
+constexpr ValueType kType = sizeof(T) == sizeof(float) ? ValueType::float32 : ValueType::float64;
+
+template <typename T>
+std::vector<T> decoded(const SumCoding& coding, std::vector<T>& values, std::vector<T>& left_out) {
+  std::string encoded, result;
+  left_out.assign(values.size(), 0);
+  EXPECT_TRUE(encode_sum(coding, kType<T>, bytes_of(values, 0, values.size()), encoded,
+                         reinterpret_cast<char*>(left_out.data())));
+  EXPECT_LT(encoded.size(), values.size() * sizeof(T));
+  decode_sum(coding.form, kType<T>, encoded, values.size() * sizeof(T), result);
+  const auto* const first = reinterpret_cast<const T*>(result.data());
+  return {first, first + result.size() / sizeof(T)};
+}
+
+template <typename T>
+void expect_codings() {
+  auto values = numbers<T>(0, 1000, 0);
+  std::vector<T> left_out;
+  const auto top = decoded({SumForm::top, 50}, values, left_out);
+  std::vector<T> sorted(values);
+  std::ranges::sort(sorted, std::greater(), [](T value) { return std::abs(value); });
+  EXPECT_EQ(std::ranges::count_if(top, [](T value) { return value != 0; }), 50);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_TRUE(top[i] == 0 || top[i] == values[i]);
+    const bool is_chosen = std::abs(values[i]) > std::abs(sorted[49]);
+    EXPECT_TRUE(!is_chosen || top[i] == values[i]);
+    EXPECT_EQ(left_out[i], values[i] - top[i]);
+  }
+  const auto levels = decoded({SumForm::int8, 64}, values, left_out);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(left_out[i], values[i] - levels[i]);
+    EXPECT_LE(std::abs(left_out[i]), 143.0 / 127 / 2 * 1.001);
+  }
+  const auto halves = decoded({SumForm::half, 0}, values, left_out);
+  EXPECT_EQ(halves[3], from_half(to_half(static_cast<float>(values[3]))));
+}
+
+TEST(SumCoding, LeavesOutWhatItSays) {
+  expect_codings<float>();
+  expect_codings<double>();
+}
+
+TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
+  auto values = numbers<float>(0, 100, 0);
+  std::string encoded, result;
+  const auto bytes = bytes_of(values, 0, values.size());
+  EXPECT_FALSE(encode_sum({SumForm::top, 60}, ValueType::float32, bytes, encoded));
+  EXPECT_FALSE(encode_sum({SumForm::plain, 1}, ValueType::float32, bytes, encoded));
+  ASSERT_TRUE(encode_sum({SumForm::top, 6}, ValueType::float32, bytes, encoded));
+  EXPECT_ERROR(decode_sum(SumForm::top, ValueType::float32, encoded, 396, result),
+               ErrorKind::failure, "[server] encoded gradients; got 64 bytes");
+  EXPECT_ERROR(decode_sum(SumForm::int8, ValueType::float32, encoded, 400, result),
+               ErrorKind::failure, "[server] encoded gradients; got 64 bytes");
+  // A place beyond the values.
+  encoded[encoded.size() - 4] = 100;
+  EXPECT_ERROR(decode_sum(SumForm::top, ValueType::float32, encoded, 400, result),
+               ErrorKind::failure, "[server] encoded gradients; got 48 bytes");
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    values[3] = bad;
+    EXPECT_FALSE(encode_sum({SumForm::top, 6}, ValueType::float32, bytes, encoded));
+    EXPECT_FALSE(encode_sum({SumForm::int8, 6}, ValueType::float32, bytes, encoded));
+  }
+}
+
+// Pushes one piece of all workers, whose values become the mean.
+template <typename T>
+void average(Sums& sums, std::vector<std::vector<T>>& values) {
+  for (size_t w = 0; w < values.size(); ++w) {
+    sums.client(w).push(
+        {{.key = 7, .type = kType<T>, .values = bytes_of(values[w], 0, values[w].size())}});
+  }
+  sums.wait();
+  for (const auto& one : values) EXPECT_TRUE(one == values[0]) << "the same bits";
+}
+
+// After rounds without gradients that bring what was left out, the sum of all means is that of the
+// means of all gradients. Without feedback it is not.
+TEST(SummationServers, FeedbackLosesNothingOnEitherWay) {
+  constexpr size_t kCount = 400, kWorkers = 3;
+  constexpr uint64_t kRounds = 12;
+  for (const auto form : {SumForm::top, SumForm::int8}) {
+    for (const bool has_feedback : {true, false}) {
+      Sums sums(kWorkers, 0, 0, 1, {},
+                {.form = form, .density = 0.05, .block = 50, .error_feedback = has_feedback});
+      std::vector<double> wanted(kCount), got(kCount);
+      const uint64_t rest = form == SumForm::top ? 50 : 12;
+      for (uint64_t round = 0; round < kRounds + rest; ++round) {
+        std::vector<std::vector<double>> values;
+        for (size_t w = 0; w < kWorkers; ++w) {
+          values.push_back(round < kRounds ? numbers<double>(w, kCount, round)
+                                           : std::vector<double>(kCount));
+        }
+        for (size_t i = 0; i < kCount; ++i) {
+          for (const auto& one : values) wanted[i] += one[i] / kWorkers;
+        }
+        average(sums, values);
+        for (size_t i = 0; i < kCount; ++i) got[i] += values[0][i];
+      }
+      double farthest = 0;
+      for (size_t i = 0; i < kCount; ++i) {
+        farthest = std::max(farthest, std::abs(got[i] - wanted[i]));
+      }
+      if (has_feedback) {
+        EXPECT_LT(farthest, 1e-9);
+      } else {
+        EXPECT_GT(farthest, 0.5);
+      }
+      // 16 bytes of a head, then 20 places and values, or 8 scales and a byte for each value.
+      const uint64_t bytes = form == SumForm::top ? 16 + 20 * 12 : 16 + 8 * 8 + kCount;
+      EXPECT_EQ(sums.client(0).traffic().sent_bytes, bytes * (kRounds + rest));
+      EXPECT_EQ(sums.server(0).traffic().received_bytes, kWorkers * bytes * (kRounds + rest));
+      EXPECT_EQ(sums.server(0).traffic().sent_bytes, kWorkers * bytes * (kRounds + rest));
+    }
+  }
+}
+
+// The part that was left out of a layout's values does not come into those of another one.
+TEST(SummationServers, FeedbackEndsWithTheLayout) {
+  Sums sums(2, 0, 0, 1, {}, {.form = SumForm::top, .density = 0.02, .error_feedback = true});
+  std::vector<std::vector<float>> values(2, std::vector<float>(100, 1));
+  average(sums, values);
+  // The third layout has the keys of the first one.
+  for (const uint64_t key : {kLayoutBit | 7, uint64_t{7}}) {
+    std::vector<std::vector<float>> others(2, std::vector<float>(100));
+    for (size_t w = 0; w < 2; ++w) {
+      sums.client(w).push({{.key = key, .values = bytes_of(others[w], 0, 100)}});
+    }
+    sums.wait();
+    EXPECT_THAT(others[0], testing::Each(0));
+  }
+}
+
+// Gradients that are no numbers reach all workers, and do not stay.
+TEST(SummationServers, FeedbackForgetsAnOverflow) {
+  Sums sums(2, 0, 0, 1, {}, {.form = SumForm::top, .density = 0.25, .error_feedback = true});
+  std::vector<std::vector<float>> values(2, std::vector<float>(40, 1));
+  values[1][3] = std::numeric_limits<float>::infinity();
+  for (size_t w = 0; w < 2; ++w) {
+    sums.client(w).push({{.key = 0, .values = bytes_of(values[w], 0, 40)}});
+  }
+  sums.wait();
+  EXPECT_TRUE(std::isinf(values[0][3]) && std::isinf(values[1][3]));
+  float sum = 0;
+  for (int round = 0; round < 30; ++round) {
+    for (size_t w = 0; w < 2; ++w) {
+      values[w].assign(40, 1);
+      sums.client(w).push({{.key = 0, .values = bytes_of(values[w], 0, 40)}});
+    }
+    sums.wait();
+    for (const float value : values[0]) EXPECT_TRUE(std::isfinite(value));
+    sum += values[0][3];
+  }
+  EXPECT_GT(sum, 20) << "the place gets the gradients of both workers again";
+}
+
+template <typename T>
+void act(Sums& sums, size_t worker, SummationAction action, std::vector<T>& values) {
+  sums.client(worker).push({{.key = 3,
+                             .type = kType<T>,
+                             .action = action,
+                             .values = bytes_of(values, 0, values.size())}});
+  sums.client(worker).wait(Deadline::after(std::chrono::minutes(1)));
+}
+
+// The changes of a worker alone are its own values, also where a difference has no exact float.
+TEST(SummationServers, KeepTheValuesOfAWorkerAloneBitByBit) {
+  Sums sums(1, 1);
+  auto values = numbers<float>(0, 500, 0);
+  act(sums, 0, SummationAction::set, values);
+  act(sums, 0, SummationAction::read, values);
+  for (uint64_t round = 1; round < 5; ++round) {
+    const auto next = numbers<float>(0, 500, round);
+    for (size_t i = 0; i < next.size(); ++i) values[i] = next[i] * 1e-9F + (i % 2) * values[i];
+    const auto pushed = values;
+    act(sums, 0, SummationAction::change, values);
+    EXPECT_TRUE(values == pushed);
+  }
+}
+
+// Each worker's changes count once, in whichever order they come.
+TEST(SummationServers, AddTheChangesOfAllWorkersOnce) {
+  constexpr size_t kWorkers = 3, kCount = 64;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Sums sums(kWorkers, 0, 0, seed);
+    std::vector<std::vector<double>> values(kWorkers, std::vector<double>(kCount, 0.5));
+    act(sums, 0, SummationAction::set, values[0]);
+    for (size_t w = 0; w < kWorkers; ++w) act(sums, w, SummationAction::read, values[w]);
+    Random random(seed);
+    double wanted = 0.5;
+    for (int i = 0; i < 60; ++i) {
+      const size_t w = random() % kWorkers;
+      const double change = static_cast<double>(random() % 1000) - 500;  // sums are exact
+      wanted += change;
+      for (double& value : values[w]) value += change;
+      act(sums, w, SummationAction::change, values[w]);
+      EXPECT_THAT(values[w], testing::Each(wanted)) << "and those of the others so far";
+    }
+    for (size_t w = 0; w < kWorkers; ++w) act(sums, w, SummationAction::read, values[w]);
+    for (const auto& one : values) EXPECT_THAT(one, testing::Each(wanted));
+  }
+}
+
+TEST(SummationServers, RefuseChangesOfWhatTheyHaveNotGiven) {
+  std::vector<float> values(10);
+  const auto error_of = [&](Sums& sums, SummationAction action) {
+    sums.client(1).push({{.key = 3, .action = action, .values = bytes_of(values, 0, 10)}});
+    return sums.error_of(1);
+  };
+  const std::string what = "[server] summation servers cannot average gradients; got s0: ";
+  {
+    Sums sums(2, 0);
+    EXPECT_EQ(error_of(sums, SummationAction::read),
+              what + "key 3 has no values when w1 reads or changes it");
+  }
+  Sums sums(2, 0);
+  act(sums, 0, SummationAction::set, values);
+  EXPECT_EQ(error_of(sums, SummationAction::change),
+            what + "a change of key 3 is 40 bytes of float32 for round 0 of 2 workers at w1");
+}
+
+}  // namespace
+}  // namespace troika::server

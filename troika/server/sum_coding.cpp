@@ -1,0 +1,208 @@
+#include "troika/server/sum_coding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/server/summation_wire.h"
+#include "troika/server/value_coding.h"
+
+namespace troika::server {
+
+namespace {
+
+constexpr size_t kCodingHead = 2 * sizeof(uint64_t);  // the number of values, and the parameter
+constexpr int kMostLevel = 127;                       // of int8, on each side of zero
+
+[[noreturn]] void fail_coded(size_t bytes) {
+  throw Error("server", ErrorKind::failure,
+              {.what = "encoded gradients", .got = std::to_string(bytes) + " bytes"});
+}
+
+template <typename T>
+T at(const char* bytes, size_t index) {
+  T value;
+  std::memcpy(&value, bytes + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void put(char* bytes, size_t index, T value) {
+  std::memcpy(bytes + index * sizeof(T), &value, sizeof(T));
+}
+
+size_t coded_bytes(const SumCoding& coding, size_t count, size_t value_bytes) {
+  const size_t parameter = std::max<size_t>(1, coding.parameter);
+  if (coding.form == SumForm::half) return count * sizeof(uint16_t);
+  if (coding.form == SumForm::top) {
+    return kCodingHead + parameter * (value_bytes + sizeof(uint32_t));
+  }
+  return kCodingHead + (count + parameter - 1) / parameter * value_bytes + count;
+}
+
+// Values with the largest magnitudes, in the order of their places. The first of equal ones counts
+// as larger.
+template <typename T>
+void encode_top(std::span<const T> values, size_t sent, char* to) {
+  std::vector<uint32_t> places(values.size());
+  std::iota(places.begin(), places.end(), 0u);
+  const auto is_larger = [&](uint32_t a, uint32_t b) {
+    const T left = std::abs(values[a]), right = std::abs(values[b]);
+    return left > right || (left == right && a < b);
+  };
+  std::nth_element(places.begin(), places.begin() + static_cast<ptrdiff_t>(sent) - 1, places.end(),
+                   is_larger);
+  std::sort(places.begin(), places.begin() + static_cast<ptrdiff_t>(sent));
+  char* const indices = to + sent * sizeof(T);
+  for (size_t i = 0; i < sent; ++i) {
+    put(to, i, values[places[i]]);
+    put(indices, i, places[i]);
+  }
+}
+
+// Blocks of a scale and one byte for each value.
+template <typename T>
+void encode_int8(std::span<const T> values, size_t block, char* to) {
+  for (size_t begin = 0; begin < values.size(); begin += block) {
+    const auto part = values.subspan(begin, std::min(block, values.size() - begin));
+    T largest = 0;
+    for (const T value : part) largest = std::max(largest, std::abs(value));
+    const T scale = largest / kMostLevel;
+    put(to, 0, scale);
+    to += sizeof(T);
+    for (const T value : part) {
+      // A scale may be rounded to zero.
+      const T level = scale > 0 ? std::nearbyint(value / scale) : T{0};
+      *to++ = static_cast<char>(std::clamp<T>(level, -kMostLevel, kMostLevel));
+    }
+  }
+}
+
+template <typename T>
+void decode_top(std::span<const char> data, std::span<T> values) {
+  const size_t sent = data.size() / (sizeof(T) + sizeof(uint32_t));
+  const char* const indices = data.data() + sent * sizeof(T);
+  for (size_t i = 0; i < sent; ++i) {
+    const auto place = at<uint32_t>(indices, i);
+    if (place >= values.size()) fail_coded(data.size());
+    values[place] = at<T>(data.data(), i);
+  }
+}
+
+template <typename T>
+void decode_int8(const char* from, size_t block, std::span<T> values) {
+  for (size_t begin = 0; begin < values.size(); begin += block) {
+    const T scale = at<T>(from, 0);
+    from += sizeof(T);
+    for (T& value : values.subspan(begin, std::min(block, values.size() - begin))) {
+      value = scale * static_cast<T>(static_cast<signed char>(*from++));
+    }
+  }
+}
+
+template <typename T>
+bool encode(const SumCoding& coding, std::span<const char> bytes, std::string& encoded) {
+  const std::span values(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  if (coded_bytes(coding, values.size(), sizeof(T)) >= bytes.size()) return false;
+  if (coding.form == SumForm::half) {
+    return encode_values(ValueForm::half,
+                         sizeof(T) == sizeof(float) ? ValueType::float32 : ValueType::float64,
+                         bytes, 0, encoded);
+  }
+  if (!std::ranges::all_of(values, [](T value) { return std::isfinite(value); })) return false;
+  encoded.resize(coded_bytes(coding, values.size(), sizeof(T)));
+  put<uint64_t>(encoded.data(), 0, values.size());
+  put<uint64_t>(encoded.data(), 1, coding.parameter);
+  char* const to = encoded.data() + kCodingHead;
+  if (coding.form == SumForm::top) {
+    encode_top(values, coding.parameter, to);
+  } else {
+    encode_int8(values, coding.parameter, to);
+  }
+  return true;
+}
+
+template <typename T>
+void decode(SumForm form, std::span<const char> encoded, size_t most, std::string& result) {
+  if (encoded.size() < kCodingHead) fail_coded(encoded.size());
+  const auto count = at<uint64_t>(encoded.data(), 0), parameter = at<uint64_t>(encoded.data(), 1);
+  if (count > most / sizeof(T) || parameter == 0 || parameter > count ||
+      encoded.size() != coded_bytes({form, static_cast<uint32_t>(parameter)}, count, sizeof(T))) {
+    fail_coded(encoded.size());
+  }
+  result.assign(count * sizeof(T), '\0');
+  const std::span values(reinterpret_cast<T*>(result.data()), count);
+  const auto data = encoded.subspan(kCodingHead);
+  if (form == SumForm::top) {
+    decode_top(data, values);
+  } else {
+    decode_int8(data.data(), parameter, values);
+  }
+}
+
+template <typename T>
+void combine(char* values, const char* with, size_t bytes, T sign) {
+  for (size_t i = 0; i < bytes / sizeof(T); ++i) {
+    put<T>(values, i, at<T>(values, i) + sign * at<T>(with, i));
+  }
+}
+
+void combine(ValueType type, char* values, const char* with, size_t bytes, int sign) {
+  if (type == ValueType::float32) {
+    combine<float>(values, with, bytes, static_cast<float>(sign));
+  } else {
+    combine<double>(values, with, bytes, sign);
+  }
+}
+
+}  // namespace
+
+SumCoding coding_for(const SummationCoding& options, size_t count) {
+  const auto most = static_cast<double>(std::max<size_t>(1, count));
+  const double parameter = options.form == SumForm::int8
+                               ? static_cast<double>(options.block)
+                               : std::round(options.density * static_cast<double>(count));
+  return {options.form, static_cast<uint32_t>(std::clamp(parameter, 1.0, most))};
+}
+
+bool encode_sum(const SumCoding& coding, ValueType type, std::span<const char> values,
+                std::string& encoded, char* left_out) {
+  if (coding.form == SumForm::plain) return false;
+  const bool fits = type == ValueType::float32 ? encode<float>(coding, values, encoded)
+                                               : encode<double>(coding, values, encoded);
+  if (!fits || !left_out) return fits;
+  std::string decoded;
+  decode_sum(coding.form, type, encoded, values.size(), decoded);
+  std::ranges::copy(values, left_out);
+  combine(type, left_out, decoded.data(), values.size(), -1);
+  return true;
+}
+
+void decode_sum(SumForm form, ValueType type, std::span<const char> encoded, size_t most,
+                std::string& values) {
+  if (form == SumForm::half) return decode_values(ValueForm::half, type, encoded, values);
+  if (type == ValueType::float32) {
+    decode<float>(form, encoded, most, values);
+  } else {
+    decode<double>(form, encoded, most, values);
+  }
+}
+
+bool Residuals::encode(uint64_t key, const SumCoding& coding, ValueType type,
+                       std::span<char> values, std::string& encoded) {
+  auto& kept = kept_[key];
+  if (kept.size() == values.size()) combine(type, values.data(), kept.data(), values.size(), 1);
+  kept.resize(values.size());
+  if (encode_sum(coding, type, values, encoded, kept.data())) return true;
+  kept_.erase(key);
+  return false;
+}
+
+void Residuals::enter(uint64_t key) {
+  if (!kept_.empty() && (kept_.begin()->first & kLayoutBit) != (key & kLayoutBit)) kept_.clear();
+}
+
+}  // namespace troika::server

@@ -1,0 +1,51 @@
+// Encodings of gradients and means between summation servers and their workers, and what encodings
+// have left out. Internal to the room.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include "troika/server/summation.h"
+#include "troika/server/table.h"
+
+namespace troika::server {
+
+// An encoding of some values.
+struct SumCoding {
+  SumForm form = SumForm::plain;
+  // int8: the number of values that share a scale. top: the number of values that are sent.
+  uint32_t parameter = 0;
+};
+
+// The encoding of `count` values under these options.
+SumCoding coding_for(const SummationCoding& options, size_t count);
+
+// Encodes values. Returns false, without a result, for `plain`, if a value is not finite or too
+// large for the form, and if the result would not be shorter than the values. With `left_out`, of
+// the bytes of `values`, it gets the differences between the values and what decode_sum() gives.
+bool encode_sum(const SumCoding& coding, ValueType type, std::span<const char> values,
+                std::string& encoded, char* left_out = nullptr);
+// The inverse, up to what was left out. Throws Error(server, failure) for bytes that encode_sum()
+// does not make, and for more than `most` bytes of values.
+void decode_sum(SumForm form, ValueType type, std::span<const char> encoded, size_t most,
+                std::string& values);
+
+// For each key, what was left out of the values that were sent so far (error feedback: Seide et
+// al., Interspeech 2014; Karimireddy et al., ICML 2019).
+class Residuals {
+ public:
+  // Adds the key's residual to the values and encodes them. Keeps the new residual: of values that
+  // encode_sum() refuses, none, because they are to be sent as they are then.
+  bool encode(uint64_t key, const SumCoding& coding, ValueType type, std::span<char> values,
+              std::string& encoded);
+  // Forgets the residuals of keys of other layouts (kLayoutBit) than this key's.
+  void enter(uint64_t key);
+
+ private:
+  std::map<uint64_t, std::string> kept_;
+};
+
+}  // namespace troika::server
