@@ -10,6 +10,7 @@
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/comm/world/mesh_groups.h"
+#include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/dense.h"
 #include "troika/nn/keyed_draws.h"

@@ -245,6 +245,38 @@ TEST_F(FoundPlanRun, MayHaveNoFlushesIfTheConfiguredStrategyHasNone) {
   });
 }
 
+// On a machine with slow links, whose weight parts of backward passes are short: averages take
+// longer than passes, and pipelines with flushes idle.
+TEST_F(FoundPlanRun, ChoosesAPipelineWithoutFlushes) {
+  for (const std::string strategy : {"pipedream", "pipedream_2bw"}) {
+    SCOPED_TRACE(strategy);
+    options_.trainer.strategy = strategy;
+    options_.data.batch_size = strategy == "pipedream" ? 2 : 1;  // two samples in a step
+    comm::local::run(2, [&](const comm::Group& group) {
+      auto measured = find(group, kPlenty, {"32"});
+      auto problem = measured.model.problem();
+      problem.cuts_layers = false;
+      auto& cluster = problem.cluster;
+      cluster.group = cluster.host = cluster.network = {1e-5, 1e7};
+      for (auto& profile : problem.profiles) {
+        for (auto& block : profile.blocks) {
+          block.forward = block.backward_input = 0.01 * profile.micro_batch;
+          block.backward_weight = 0.005 * profile.micro_batch;
+          block.spread = 0;
+        }
+      }
+      plan::StepModel model(problem);
+      auto found = plan::search_steps(model);
+      const AutomaticPlan automatic{.model = std::move(model), .found = std::move(found)};
+      const auto planned = with_found_plan(options_, automatic, group);
+      const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
+      EXPECT_EQ(read.schedule, strategy == "pipedream" ? "pipedream" : "pipedream-2bw");
+      EXPECT_EQ(read.mesh.text(), "pipeline=2 data=1");
+      EXPECT_EQ(run(automatic, group).steps, 3);
+    });
+  }
+}
+
 TEST_F(FoundPlanRun, RefusesAnUnknownPrecision) {
   comm::local::run(1, [&](const comm::Group& group) {
     try {
