@@ -63,6 +63,7 @@
 #include "troika/parallel/pipeline/pipeline.h"
 #include "troika/parallel/replicated.h"
 #include "troika/parallel/servers/downpour.h"
+#include "troika/parallel/servers/sandblaster.h"
 #include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/served_parameters.h"
 #include "troika/parallel/servers/summation.h"

@@ -175,6 +175,9 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.downpour = {.n_push = 2}}}),
             "[layout] values of downpour; got exchange.method all_reduce, expected "
             "exchange.method downpour_sgd");
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.sandblaster = {.history = 2}}}),
+            "[layout] values of sandblaster; got exchange.method all_reduce, expected "
+            "exchange.method sandblaster_lbfgs");
 }
 
 TEST(Plan, HasAScheduleOfItsPipeline) {

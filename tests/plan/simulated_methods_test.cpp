@@ -19,8 +19,11 @@ TEST(RunSimulator, RefusesParameterServers) {
   for (const auto& [name, method] : {std::pair("servers", ExchangeMethod::servers),
                                      {"summation", ExchangeMethod::summation},
                                      {"downpour_sgd", ExchangeMethod::downpour},
+                                     {"sandblaster_lbfgs", ExchangeMethod::sandblaster},
                                      {"quorum", ExchangeMethod::fault_tolerant}}) {
-    run.plan.exchange = {.method = method, .servers = {.consistency = "eventual"}};
+    const bool is_exact = method == ExchangeMethod::sandblaster;
+    run.plan.exchange = {.method = method,
+                         .servers = {.consistency = is_exact ? "sequential" : "eventual"}};
     EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                  fmt::format("[plan] exchange.method of a simulation; got {}, expected all_reduce, "
                              "zero or local_steps",

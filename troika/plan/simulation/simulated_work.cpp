@@ -47,10 +47,12 @@ void SimulatedRun::verify() const {
   const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
   if (plan.has_servers() || is_summation) {
     const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
+    const bool is_sandblaster = plan.exchange.method == layout::ExchangeMethod::sandblaster;
     refuse("exchange.method of a simulation",
-           is_summation  ? "summation"
-           : is_downpour ? "downpour_sgd"
-                         : "servers",
+           is_summation     ? "summation"
+           : is_downpour    ? "downpour_sgd"
+           : is_sandblaster ? "sandblaster_lbfgs"
+                            : "servers",
            "all_reduce, zero or local_steps");
   }
   if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
