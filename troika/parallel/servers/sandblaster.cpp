@@ -87,7 +87,8 @@ void Sandblaster::start(const comm::Group& group, const SandblasterOptions& opti
   replica_ = std::make_unique<server::BatchReplica>(
       world_->connected_endpoint(deadline()), *worker_,
       server::BatchReplicaOptions{.coordinator = server::kCoordinator,
-                                  .service = server::kScheduler});
+                                  .service = server::kScheduler,
+                                  .patience = limit_of(options.servers)});
 }
 
 Sandblaster::~Sandblaster() {

@@ -1,6 +1,9 @@
 #include "troika/server/batch/batch_replica.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -186,8 +189,13 @@ void BatchReplica::give_up(const Work& work) {
 std::string BatchReplica::problem() {
   if (!failure_.empty()) return failure_;
   if (order_.is_over) return order_.failure;
-  const auto refusal = worker_.surroundings().refusal;
-  if (!refusal.empty() || order_.number == 0) return refusal;
+  const auto now = worker_.surroundings();
+  if (now.refusal.empty() && options_.patience.count() > 0 &&
+      now.scheduler_silence > options_.patience) {
+    return fmt::format("the scheduler was last heard of {:.1f} s ago",
+                       std::chrono::duration<double>(now.scheduler_silence).count());
+  }
+  if (!now.refusal.empty() || order_.number == 0) return now.refusal;
   const auto map = worker_.map();
   const bool has_coordinator = std::ranges::any_of(
       map->workers, [&](const auto& entry) { return entry.second == options_.coordinator; });

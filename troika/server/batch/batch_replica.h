@@ -16,6 +16,8 @@ struct BatchReplicaOptions {
   std::string service = {};      // that of the endpoint where it listens; empty: the same
   std::string parameters = "x";  // tables of float64
   std::string gradient = "g";
+  // next() fails if nothing was heard from the scheduler for this time. 0: never.
+  net::Duration patience{0};
   // The interval at which reports are sent again.
   net::Duration resend = std::chrono::milliseconds(200);
 };
