@@ -29,7 +29,7 @@ int main(int argc, char** argv) try {
   auto role = parallel::launched_role();
   role.protection = net::Protection::none;
   if (role.role == server::WorldRole::scheduler || role.role == server::WorldRole::server) {
-    parallel::serve(role, servers, /*sums=*/true);
+    parallel::serve(role, {.method = layout::ExchangeMethod::summation, .servers = servers});
     return 0;
   }
   const auto group = comm::world(cluster::discover(), {.backend = "tcp"});

@@ -64,6 +64,7 @@
 #include "troika/parallel/replicated.h"
 #include "troika/parallel/servers/asynchronous_sums.h"
 #include "troika/parallel/servers/downpour.h"
+#include "troika/parallel/servers/sandblaster.h"
 #include "troika/parallel/servers/launched_world.h"
 #include "troika/parallel/servers/served_parameters.h"
 #include "troika/parallel/servers/summation.h"

@@ -175,11 +175,25 @@ TEST_F(ServedLaunch, DownpourGoesOnWithoutLostReplicas) {
   EXPECT_GT(saved_step(folder_ / "runs/run/replicas/2/checkpoints"), saved_step(checkpoints()));
 }
 
+// The scheduler's process coordinates. Replica 0 is lost; replica 1 has all iterations.
+TEST_F(ServedLaunch, SandblasterGoesOnWithoutALostReplica) {
+  cluster::Launch launch(options(2, 3, 0, "--trainer.strategy=sandblaster --trainer.max_steps=40"));
+  ASSERT_TRUE(saves_beyond(checkpoints(), 0, kServedPatience)) << launch.err();
+  kill("worker0");
+  EXPECT_NE(launch.wait(), 0) << "a worker was lost";
+  EXPECT_THAT(launch.err(), AllOf(HasSubstr("[cluster] worker 0: killed by SIGKILL"),
+                                  HasSubstr("; the launch lets the others run; ")));
+  for (const char* log : {"worker-1.log", "worker-2.log"}) {
+    EXPECT_THAT(read_file(launch.logs() / log), Not(HasSubstr("error: "))) << log;
+  }
+  EXPECT_EQ(saved_step(folder_ / "runs/run/replicas/1/checkpoints"), 40);
+}
+
 TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {
   const std::tuple<int, std::string, std::string> rows[] = {
       {1, "train --trainer.strategy=ddp",
        "error: [train] servers were launched beside the ranks; got strategy ddp, expected "
-       "strategy parameter_server, downpour or byteps\n"},
+       "strategy parameter_server, downpour, sandblaster or byteps\n"},
       {1, "train --trainer.strategy=parameter_server --server.servers=3",
        "error: [train] servers were launched beside the ranks; got server.servers 3, expected the "
        "1 that were launched\n"},

@@ -50,6 +50,14 @@ Plan unusual_plan() {
                                     .local_rate = 0.25,
                                     .overlap = false,
                                     .warm_start_steps = 4},
+                       .sandblaster = {.history = 3,
+                                       .tolerance = 0.25,
+                                       .portions = 7,
+                                       .backups = 2,
+                                       .penalty = 0.5,
+                                       .decrease = 0.125,
+                                       .curvature = 0.75,
+                                       .most_evaluations = 9},
                        .summation = {.partition_bytes = 640,
                                      .credit_bytes = 5,
                                      .priorities = false,
@@ -175,6 +183,9 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(refused({.mesh = mesh, .exchange = {.downpour = {.n_push = 2}}}),
             "[layout] values of downpour; got exchange.method all_reduce, expected "
             "exchange.method downpour_sgd");
+  EXPECT_EQ(refused({.mesh = mesh, .exchange = {.sandblaster = {.history = 2}}}),
+            "[layout] values of sandblaster; got exchange.method all_reduce, expected "
+            "exchange.method sandblaster_lbfgs");
 }
 
 TEST(Plan, HasAScheduleOfItsPipeline) {

@@ -18,8 +18,11 @@ TEST(RunSimulator, RefusesParameterServers) {
   run.stages = {{.passes = {1, 1, 1}}};
   for (const auto& [name, method] : {std::pair("servers", ExchangeMethod::servers),
                                      {"downpour_sgd", ExchangeMethod::downpour},
+                                     {"sandblaster_lbfgs", ExchangeMethod::sandblaster},
                                      {"quorum", ExchangeMethod::fault_tolerant}}) {
-    run.plan.exchange = {.method = method, .servers = {.consistency = "eventual"}};
+    const bool is_exact = method == ExchangeMethod::sandblaster;
+    run.plan.exchange = {.method = method,
+                         .servers = {.consistency = is_exact ? "sequential" : "eventual"}};
     EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                  fmt::format("[plan] exchange.method of a simulation; got {}, expected all_reduce, "
                              "summation, zero or local_steps",

@@ -44,6 +44,9 @@ double portion_gradient(uint64_t portion, std::span<const double> w,
   return loss;
 }
 
+using PortionGradient = std::function<double(uint64_t portion, std::span<const double> w,
+                                             std::vector<double>& gradient)>;
+
 // The point after each iteration, and the value there.
 struct Course {
   std::vector<std::vector<double>> points;
@@ -74,9 +77,11 @@ const Course& one_process_course() {
 // A replica that takes `pace` of the network's time for a portion.
 class PacedReplica {
  public:
-  PacedReplica(Nodes& nodes, const std::string& name, Worker& worker, net::Duration pace)
+  PacedReplica(Nodes& nodes, const std::string& name, Worker& worker, net::Duration pace,
+               PortionGradient gradient)
       : endpoint_(nodes.endpoint(name)),
         pace_(pace),
+        gradient_(std::move(gradient)),
         replica_(endpoint_, worker, {.coordinator = "w0", .resend = milliseconds(20)}) {
     look();
   }
@@ -94,8 +99,8 @@ class PacedReplica {
       return;
     }
     timer_ = endpoint_.after(pace_, [this, work] {
-      std::vector<double> gradient(kSize);
-      const double loss = portion_gradient(work->portion, work->parameters(), gradient);
+      std::vector<double> gradient(work->parameters().size());
+      const double loss = gradient_(work->portion, work->parameters(), gradient);
       replica_.finish(*work, loss, std::move(gradient));
       ++computed;
       look();
@@ -104,6 +109,7 @@ class PacedReplica {
 
   net::Endpoint& endpoint_;
   const net::Duration pace_;
+  const PortionGradient gradient_;
   BatchReplica replica_;
   net::Ticket timer_ = 0;
 };
@@ -116,13 +122,16 @@ struct RunOptions {
   net::Duration slow = milliseconds(2);  // for a portion, of the first replica
   test::Faults faults = {};
   uint64_t seed = 1;
+  uint64_t size = kSize;
+  PortionGradient gradient = portion_gradient;
 };
 
 // A run of a coordinator, w0, and replicas w1, w2, ...
 class ServedRun {
  public:
   explicit ServedRun(const RunOptions& options)
-      : nodes_({.tables = vector_tables(Lbfgs::vector_names(10), kSize, "g"),
+      : gradient_(options.gradient),
+        nodes_({.tables = vector_tables(Lbfgs::vector_names(10), options.size, "g"),
                 .ranges = 7,
                 .replicas = options.copies,
                 .first_servers = options.servers,
@@ -139,8 +148,8 @@ class ServedRun {
     }
   }
   void add_replica(int i, net::Duration pace = milliseconds(2)) {
-    replicas_.push_back(
-        std::make_unique<PacedReplica>(nodes_, fmt::format("w{}", i), nodes_.worker(i), pace));
+    replicas_.push_back(std::make_unique<PacedReplica>(nodes_, fmt::format("w{}", i),
+                                                       nodes_.worker(i), pace, gradient_));
   }
 
   void expect_course() {
@@ -170,6 +179,7 @@ class ServedRun {
   const PacedReplica& replica(size_t i) const { return *replicas_[i]; }
 
  private:
+  const PortionGradient gradient_;
   Nodes nodes_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<std::unique_ptr<PacedReplica>> replicas_;
@@ -265,6 +275,28 @@ TEST(ServerBatch, BackupsShortenARunWithASlowReplica) {
     EXPECT_EQ(counts.committed, counts.passes * kPortions);
   }
   EXPECT_LT(seconds[1], 0.85 * seconds[0]) << seconds[0] << " s without backups";
+}
+
+// All that it sends to servers and gets from them in three iterations is less than one vector.
+TEST(ServerBatch, TheCoordinatorNeverHasAParameter) {
+  constexpr uint64_t kLong = 50'000;
+  const auto quadratic = [](uint64_t portion, std::span<const double> w,
+                            std::vector<double>& gradient) {
+    double loss = 0;
+    for (size_t j = portion; j < w.size(); j += kPortions) {
+      gradient[j] = static_cast<double>(1 + j % 5) * (w[j] - 1);
+      loss += gradient[j] * (w[j] - 1) / 2;
+    }
+    return loss;
+  };
+  ServedRun run({.servers = 2, .replicas = 2, .size = kLong, .gradient = quadratic});
+  ServedVectors space(run.nodes().worker(0), std::chrono::seconds(60));
+  Lbfgs lbfgs(space, [&] { return run.coordinator().evaluate(soon()); });
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(lbfgs.iterate().outcome, LbfgsOutcome::moved);
+  const auto traffic = run.nodes().worker(0).traffic();
+  EXPECT_EQ(traffic.keys, 0u) << "it pushes nothing";
+  EXPECT_GT(traffic.answer_bytes, 0u);
+  EXPECT_LT(traffic.request_bytes + traffic.answer_bytes, kLong * sizeof(double));
 }
 
 TEST(ServerBatch, APassWithoutReplicasEndsAtItsDeadline) {

@@ -89,6 +89,30 @@ TEST_F(DownpourRun, ReplicasLearnFromTheirSamples) {
   }
 }
 
+// With the whole share of each replica in a batch, the minimum of logistic regression is the only
+// point at which pushes cancel out, however stale their gradients are.
+TEST_F(DownpourRun, EightReplicasConverge) {
+  options_.trainer.max_epochs = 120;
+  options_.trainer.enable_model_summary = false;
+  options_.optimizer.weight_decay = 0.01;
+  options_.checkpoint.every_n_epochs = 0;
+  options_.data.global_batch_size = 24;
+  const auto fit_linear = [](const TrainOptions& options, int ranks) {
+    const auto make_task = [] {
+      torch::nn::Sequential net(torch::nn::Linear(3, 2));
+      fill_with_waves(*net);
+      return std::make_shared<Task>(nn::from_sequential(net));
+    };
+    return fit_course(options, std::vector<int>(static_cast<size_t>(ranks), 0), make_task,
+                      FewWaves(24));
+  };
+  options_.optimizer.lr = 0.8;
+  const auto minimum = fit_linear(options_, 1);
+  const auto course = fit_linear(downpour({"optim.lr=0.1"}), 8);
+  EXPECT_EQ(course.summary.steps, 120);
+  EXPECT_NEAR(course.summary.validation_loss, minimum.summary.validation_loss, 1e-3);
+}
+
 // Checkpoints of one replica are those of one process, with other strategies, too.
 TEST_F(DownpourRun, ResumesExactly) {
   options_.optimizer.name = "adagrad";

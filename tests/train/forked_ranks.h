@@ -40,13 +40,17 @@ class Life {
     pollfd entry{descriptors_[0], POLLIN, 0};
     return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
   }
-  void kill(int rank) const { ::kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
+  void kill(int rank, int signal = SIGKILL) const {
+    ::kill(pids_[static_cast<size_t>(rank)], signal);
+  }
 
   // Returns how each rank ended. Ranks that hang are killed, so their result is SIGKILL.
-  std::vector<int> statuses() {
+  std::vector<int> statuses() { return statuses(0, pids_.size()); }
+  // The same for the ranks from `first` to below `end`.
+  std::vector<int> statuses(size_t first, size_t end) {
     std::vector<int> result;
     const auto deadline = Deadline::after(Milliseconds(60'000));
-    for (size_t i = 0; i < pids_.size(); ++i) {
+    for (size_t i = first; i < end; ++i) {
       pollfd entry{descriptors_[i], POLLIN, 0};
       if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) <= 0) {
         ADD_FAILURE() << "rank " << i << " hangs";

@@ -56,6 +56,7 @@ TEST(ResolvePlan, NamesMeanPlans) {
            {"local_sgd", "local_sgd", ExchangeMethod::local_steps, 0, false},
            {"parameter_server", "parameter_server", ExchangeMethod::servers, 0, false},
            {"downpour", "downpour", ExchangeMethod::downpour, 0, false},
+           {"sandblaster", "sandblaster", ExchangeMethod::sandblaster, 0, false},
            {"byteps", "byteps", ExchangeMethod::summation, 0, false},
            {"ft_ddp", "ft_ddp", ExchangeMethod::fault_tolerant, 0, false}}) {
     const auto plan = resolve_plan(with_strategy(meaning.name), Cluster::uniform(2, 3));

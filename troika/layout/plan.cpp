@@ -20,13 +20,14 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ExchangeMethod>, 7> kMethods{
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 8> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
      {"summation", ExchangeMethod::summation},
      {"zero", ExchangeMethod::zero},
      {"local_steps", ExchangeMethod::local_steps},
      {"servers", ExchangeMethod::servers},
      {"downpour_sgd", ExchangeMethod::downpour},
+     {"sandblaster_lbfgs", ExchangeMethod::sandblaster},
      {"quorum", ExchangeMethod::fault_tolerant}}};
 
 std::vector<std::string> method_names() {
@@ -64,7 +65,8 @@ void add_exchange(config::Table& table, Written& written) {
       "summation: the same, by summation servers; zero: the same, and memory is sharded; "
       "local_steps: parameters are averaged every few steps; "
       "servers: parameter servers step the parameters; downpour_sgd: the same, by replicas that "
-      "do not wait for each other; quorum: as all_reduce, by replicas that may be lost",
+      "do not wait for each other; sandblaster_lbfgs: L-BFGS with vectors on servers; quorum: as "
+      "all_reduce, by replicas that may be lost",
       config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
             "size of a bucket of gradients, in bytes", config::at_least(int64_t{0}));
@@ -211,6 +213,7 @@ config::Table make_table(Written& written) {
   add_exchange(table, written);
   add_servers(table, plan.exchange.servers);
   add_downpour(table, plan.exchange.downpour);
+  add_keys(table, plan.exchange.sandblaster);
   add_summation(table, plan.exchange.summation);
   add_compression(table, plan.compression);
   table.add("memory.precision", &plan.precision, "number type; see trainer.precision");
@@ -322,6 +325,18 @@ void Plan::verify() const {
   }
   if (!is_downpour && exchange.downpour != DownpourExchange()) {
     refuse("values of downpour", method, "exchange.method downpour_sgd");
+  }
+  const bool is_sandblaster = exchange.method == ExchangeMethod::sandblaster;
+  if (!is_sandblaster && exchange.sandblaster != SandblasterExchange()) {
+    refuse("values of sandblaster", method, "exchange.method sandblaster_lbfgs");
+  }
+  exchange.sandblaster.verify();
+  if (is_sandblaster && (servers.consistency != "sequential" || !servers.push_filters.empty() ||
+                         !servers.pull_filters.empty())) {
+    refuse("servers of exchange.method sandblaster_lbfgs",
+           fmt::format("consistency {} and filters \"{}{}\"", servers.consistency,
+                       servers.push_filters, servers.pull_filters),
+           "consistency sequential and no filters: L-BFGS needs exact numbers");
   }
   const bool is_summation = exchange.method == ExchangeMethod::summation;
   if (is_summation && (mesh.ranks() != mesh.size(Axis::data) || schedule != kOneStageSchedule)) {

@@ -8,6 +8,7 @@
 
 #include "troika/layout/mesh.h"
 #include "troika/layout/outer_exchange.h"
+#include "troika/layout/sandblaster_exchange.h"
 #include "troika/layout/schedules/schedule.h"
 #include "troika/layout/schedules/stage_weights.h"
 #include "troika/layout/summation.h"
@@ -37,10 +38,11 @@ enum class ExchangeMethod {
   local_steps,  // ranks step independently; parameters are averaged from time to time
   servers,      // parameter servers step the parameters with the ranks' gradients; ranks pull them
   downpour,     // as servers, by replicas that never wait for each other between cuts
+  sandblaster,  // servers keep the vectors of L-BFGS, whose gradients replicas compute in portions
   fault_tolerant  // as all_reduce, by replicas that are in runs of their own and may be lost
 };
 
-// For ExchangeMethod::servers and downpour (docs/parameter-server.md).
+// For ExchangeMethod::servers, downpour and sandblaster (docs/parameter-server.md).
 struct ServerExchange {
   // sequential: a step begins when all ranks have finished the one before; bounded: `delay` steps
   // earlier; eventual: at once.
@@ -93,6 +95,7 @@ struct GradientExchange {
 
   ServerExchange servers = {};
   DownpourExchange downpour = {};
+  SandblasterExchange sandblaster = {};
   SummationExchange summation = {};  // for ExchangeMethod::summation (docs/byteps.md)
 
   bool operator==(const GradientExchange&) const = default;
@@ -169,8 +172,8 @@ struct Plan {
   // Returns all keys, each with a comment.
   std::string text() const;
   // Throws Error(usage) if ZeRO's stage or group, threads, sequence parallelism, values of
-  // `servers`, `downpour`, `summation` or `outer`, or a schedule without flushes are combined with
-  // a method, a mesh, micro-batches or each other in a way that is not supported.
+  // `servers`, `downpour`, `sandblaster`, `summation` or `outer`, or a schedule without flushes are
+  // combined with a method, a mesh, micro-batches or each other in a way that is not supported.
   void verify() const;
 
   // Whether all ranks have bitwise the same parameters after each step.
@@ -189,8 +192,16 @@ struct Plan {
   // Whether parameter servers step the parameters.
   bool has_servers() const {
     return exchange.method == ExchangeMethod::servers ||
-           exchange.method == ExchangeMethod::downpour;
+           exchange.method == ExchangeMethod::downpour ||
+           exchange.method == ExchangeMethod::sandblaster;
   }
+  // Whether each rank trains a replica in a run of its own, and may be lost.
+  bool trains_replicas() const {
+    return exchange.method == ExchangeMethod::downpour ||
+           exchange.method == ExchangeMethod::sandblaster;
+  }
+  // Whether each step is one on all samples, which replicas share out by themselves.
+  bool steps_on_all_samples() const { return exchange.method == ExchangeMethod::sandblaster; }
   // Whether every rank has all parameters and all states of the optimizer.
   bool holds_all_states() const {
     return averages_whole_gradients() && mesh.size(Axis::pipeline) == 1;

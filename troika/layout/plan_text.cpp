@@ -66,6 +66,16 @@ std::string exchange_text(const Plan& plan) {
       if (servers.replicas > 0) text += fmt::format("; copies on {} servers", servers.replicas);
       return text;
     }
+    case ExchangeMethod::sandblaster: {
+      const auto& sandblaster = exchange.sandblaster;
+      const auto& servers = exchange.servers;
+      std::string text = fmt::format(
+          "L-BFGS of {} pairs on servers; replicas compute {} portions each, with {} backup{}",
+          sandblaster.history, sandblaster.portions, sandblaster.backups,
+          sandblaster.backups == 1 ? "" : "s");
+      if (servers.replicas > 0) text += fmt::format("; copies on {} servers", servers.replicas);
+      return text;
+    }
     case ExchangeMethod::fault_tolerant:
       return "each step averages the gradients of the replicas that are there";
     case ExchangeMethod::local_steps:

@@ -118,25 +118,26 @@ void add_options(config::Table& table, ServerSection& options) {
   table.add("server.delay", &options.delay,
             "consistency bounded: number of steps that processes may be apart", count_from(0));
   table.add("server.servers", &options.servers,
-            "parameter_server, downpour: number of servers, which are threads of the processes; 0: "
+            "parameter_server, downpour, sandblaster: number of servers, which are threads of the "
+            "processes; 0: "
             "one in each process; byteps: number of servers that were launched; each process has "
             "one more",
             config::between(int64_t{0}, int64_t{4096}));
-  table.add(
-      "server.replicas", &options.replicas,
-      "parameter_server, downpour: number of copies of each range of parameters on other servers",
-      count_from(0));
+  table.add("server.replicas", &options.replicas,
+            "parameter_server, downpour, sandblaster: number of copies of each range of parameters "
+            "on other servers",
+            count_from(0));
   table.add("server.push_filters", &options.push_filters,
             "parameter_server, downpour: filters of gradients on their way to the servers "
             "(docs/parameter-server.md); empty: none");
   table.add("server.pull_filters", &options.pull_filters,
             "parameter_server, downpour: filters of parameters on their way to the processes; "
             "empty: none");
-  table.add(
-      "server.limit_seconds", &options.limit_seconds,
-      "parameter_server, downpour, byteps: a process that is silent for this number of seconds is "
-      "lost",
-      above(0.0));
+  table.add("server.limit_seconds", &options.limit_seconds,
+            "parameter_server, downpour, sandblaster, byteps: a process that is silent for this "
+            "number of seconds is "
+            "lost",
+            above(0.0));
 }
 
 void add_options(config::Table& table, BytePsSection& options) {

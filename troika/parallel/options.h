@@ -72,8 +72,8 @@ struct DiLoCoOptions {
   std::string codec = "none";
 };
 
-// Section [server], of strategies parameter_server and downpour; byteps has `servers` and
-// `limit_seconds`.
+// Section [server], of strategies parameter_server, downpour and sandblaster; byteps has `servers`
+// and `limit_seconds`.
 struct ServerSection {
   std::string consistency = "sequential";  // or bounded, eventual
   int64_t delay = 0;                       // steps, of bounded

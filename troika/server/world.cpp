@@ -24,7 +24,6 @@ namespace troika::server {
 
 namespace {
 
-constexpr const char* kScheduler = "scheduler";
 constexpr const char* kWorker = "worker-";
 constexpr Milliseconds kBetweenAttempts{50};
 constexpr Milliseconds kAttempt{500};
@@ -176,6 +175,7 @@ World::World(const WorldOptions& options, const WorldParts& parts)
   if (options.has_server_beside) first_servers_ += options.workers;
   scheduler.first_servers = first_servers_;
   scheduler.first_workers = options.role == WorldRole::alone ? 1 : options.workers;
+  if (options.has_coordinator) ++scheduler.first_workers;
   switch (options.role) {
     case WorldRole::alone:
       scheduler_address_ = "127.0.0.1:0";
@@ -183,10 +183,11 @@ World::World(const WorldOptions& options, const WorldParts& parts)
       for (int i = 0; i < scheduler.first_servers; ++i) {
         add_server(i, parts);
       }
-      add_worker(0, parts.worker);
+      worker_ = add_worker(kWorker + std::to_string(0), parts.worker);
       break;
     case WorldRole::scheduler:
       add_scheduler(scheduler);
+      if (options.has_coordinator) coordinating_worker_ = add_worker(kCoordinator, {});
       break;
     case WorldRole::server:
       keep_freed_memory();
@@ -194,12 +195,15 @@ World::World(const WorldOptions& options, const WorldParts& parts)
       break;
     case WorldRole::worker:
       if (options.has_scheduler) add_scheduler(scheduler);
+      if (options.has_scheduler && options.has_coordinator) {
+        coordinating_worker_ = add_worker(kCoordinator, {});
+      }
       for (int i = options.index; options.is_embedded && i < scheduler.first_servers;
            i += options.workers) {
         add_server(i, parts);
       }
       if (options.has_server_beside) add_server(beside + options.index, parts);
-      add_worker(options.index, parts.worker);
+      worker_ = add_worker(kWorker + std::to_string(options.index), parts.worker);
       break;
   }
 }
@@ -248,28 +252,42 @@ void World::add_server(int index, const WorldParts& parts) {
   });
 }
 
-void World::add_worker(int index, WorkerOptions worker) {
-  auto& node = add_node(kWorker + std::to_string(index), {});
+std::unique_ptr<Worker> World::add_worker(const std::string& name, WorkerOptions options) {
+  auto& node = add_node(name, {});
   node.watch_peers();
-  worker.member.scheduler = kScheduler;
-  worker_ = std::make_unique<Worker>(node.endpoint, std::move(worker));
+  options.member.scheduler = kScheduler;
+  auto worker = std::make_unique<Worker>(node.endpoint, std::move(options));
   node.connect_to(scheduler_address_,
-                  [here = worker_.get()] { return here->surroundings().servers; });
+                  [here = worker.get()] { return here->surroundings().servers; });
+  return worker;
 }
 
 Worker& World::worker(Deadline deadline) {
   TROIKA_CHECK(worker_, "this process has no worker");
-  worker_->wait_until_ready(deadline);
+  return ready(*worker_, *nodes_.back(), deadline);
+}
+
+Worker& World::coordinating_worker(Deadline deadline) {
+  TROIKA_CHECK(coordinating_worker_, "this process has no coordinator");
+  return ready(*coordinating_worker_, *nodes_[1], deadline);
+}
+
+net::Endpoint& World::scheduler_endpoint() {
+  TROIKA_CHECK(scheduler_, "this process has no scheduler");
+  return nodes_[0]->endpoint;
+}
+
+Worker& World::ready(Worker& worker, Node& node, Deadline deadline) {
+  worker.wait_until_ready(deadline);
   // The first requests to servers that are not connected would be lost, and sent again much later.
   // If a server has ended, another one has its ranges soon.
-  auto& node = *nodes_.back();
   const auto are_connected = [&] {
-    return std::ranges::all_of(worker_->surroundings().servers, [&](const auto& server) {
+    return std::ranges::all_of(worker.surroundings().servers, [&](const auto& server) {
       return node.peers.contains(server.first);
     });
   };
   node.endpoint.run_until(are_connected, std::min<net::Duration>(time_left(deadline), kAttempt));
-  return *worker_;
+  return worker;
 }
 
 net::Endpoint& World::connected_endpoint(Deadline deadline) {

@@ -38,6 +38,9 @@ struct WorldOptions {
   // Besides the `servers`, which are processes of their own, each worker's process has a server:
   // server number `servers` + i in that of worker i.
   bool has_server_beside = false;
+  // The process of the scheduler also has a worker of its own, named kCoordinator, beside the
+  // `workers`: for a Coordinator.
+  bool has_coordinator = false;
   // This worker's process also has the scheduler, which listens at `scheduler`; port 0: any. Its
   // World must live until the other processes need the scheduler no more.
   bool has_scheduler = false;
@@ -46,6 +49,10 @@ struct WorldOptions {
   // the secret with all values.
   net::Protection protection = net::Protection::encrypted;
 };
+
+// The names of the scheduler's endpoint, and of that of the worker beside it.
+inline constexpr const char* kScheduler = "scheduler";
+inline constexpr const char* kCoordinator = "coordinator";
 
 // Returns the value of a variable, or nullopt if it is not set.
 using VariableOf = std::function<std::optional<std::string>(const std::string& name)>;
@@ -91,6 +98,10 @@ class World {
   // Throws Error(server, timeout) that names the servers that are missing, and CheckError without
   // worker.
   net::Endpoint& connected_endpoint(Deadline deadline);
+  // The same as worker(), for the worker beside the scheduler.
+  Worker& coordinating_worker(Deadline deadline);
+  // The endpoint of this process's scheduler, to which all other processes are connected.
+  net::Endpoint& scheduler_endpoint();
   // Returns why this process's worker cannot go on: the scheduler refuses it, or has been silent
   // for `patience`. Empty: it can.
   std::string trouble(net::Duration patience);
@@ -119,7 +130,8 @@ class World {
   Node& add_node(const std::string& name, std::vector<net::Address> listen);
   void add_scheduler(SchedulerOptions scheduler);
   void add_server(int index, const WorldParts& parts);
-  void add_worker(int index, WorkerOptions worker);
+  std::unique_ptr<Worker> add_worker(const std::string& name, WorkerOptions options);
+  static Worker& ready(Worker& worker, Node& node, Deadline deadline);
   void serve_scheduler(Deadline deadline, const std::function<bool()>& is_asked_to_end);
 
   net::Secret secret_;
@@ -130,6 +142,7 @@ class World {
   std::vector<std::shared_ptr<void>> services_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Server>> servers_;
+  std::unique_ptr<Worker> coordinating_worker_;  // on the second of nodes_
   std::unique_ptr<Worker> worker_;
 };
 

@@ -147,7 +147,12 @@ observe::RunSummary Trainer::fit(Task& task, const data::Dataset& training,
 observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& training,
                                          const data::Dataset& validation) {
   require_batch(options_, group_.size(), training.size());
-  const data::Subset samples(training, group_.rank(), group_.size());
+  // Replicas share out the samples before the run, or in each step.
+  std::optional<data::Subset> own;
+  if (!resolve_plan(options_, cluster_of(group_)).steps_on_all_samples()) {
+    own.emplace(training, group_.rank(), group_.size());
+  }
+  const data::Dataset& samples = own ? *own : training;
   Trainer replica(replica_options(options_, group_, folder()),
                   comm::local::alone(group_.options()));
   replica.replicas_ = group_;

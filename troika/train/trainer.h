@@ -35,8 +35,9 @@ class QuorumRun;
 // statistics (each rank computes them over its own samples unless trainer.sync_batchnorm is set).
 // Validation counts every sample once.
 //
-// With strategy downpour, each rank is a replica that trains on samples of its own, in a run of its
-// own: see docs/downpour.md. Hooks and callbacks then see a group of one rank.
+// With strategies downpour and sandblaster, each rank is a replica that trains on samples of its
+// own, in a run of its own: see docs/downpour.md and docs/sandblaster.md. Hooks and callbacks then
+// see a group of one rank.
 //
 // With strategy ft_ddp, and with diloco under a launch with a lighthouse, each process is a replica
 // in a run of its own, with a group of one rank: see docs/fault-tolerance.md and docs/diloco.md.
@@ -146,8 +147,8 @@ class Trainer {
   RunFolder begin_run();
   observe::RunSummary fit_claimed(Task& task, const data::Dataset& training,
                                   const data::Dataset& validation);
-  // Runs fit() of strategy downpour on this rank: in a Trainer of its own, on this replica's
-  // samples.
+  // Runs fit() of strategies downpour and sandblaster on this rank: in a Trainer of its own, on
+  // this replica's samples.
   observe::RunSummary fit_replica(Task& task, const data::Dataset& training,
                                   const data::Dataset& validation);
   // Implements validate(), test() and predict(): calls `body` with a loop over the data set, unless

@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/cluster/discovery/role_variables.h"
 #include "troika/cluster/ranks/stop_signals.h"
+#include "troika/parallel/servers/coordination.h"
 #include "troika/parallel/servers/embedded_world.h"
 #include "troika/server/scheduler.h"
 #include "troika/server/summation.h"
@@ -20,6 +22,8 @@ namespace {
 
 // Ranks may download data and time variants before they join.
 constexpr auto kJoinTimeout = std::chrono::hours(1);
+// For an answer of servers to the coordinator.
+constexpr auto kCallTimeout = Milliseconds(std::chrono::minutes(30));
 // For a scheduler that was lost.
 constexpr auto kPatience = std::chrono::minutes(2);
 
@@ -85,16 +89,24 @@ std::unique_ptr<server::World> launched_world(const comm::Group& group,
   return world;
 }
 
-void serve(const server::WorldOptions& role, const layout::ServerExchange& servers, bool sums) {
+void serve(const server::WorldOptions& role, const layout::GradientExchange& exchange) {
   const cluster::StopSignals signals(/*requeue=*/false);
+  const auto& servers = exchange.servers;
   server::WorldParts parts;
   parts.scheduler = scheduler_options(servers);
   parts.scheduler.takes_tables = true;
-  if (sums) parts.service = summation_service;
   auto own = role;
-  own.has_server_beside = sums;
+  own.has_server_beside = exchange.method == layout::ExchangeMethod::summation;
+  own.has_coordinator = exchange.method == layout::ExchangeMethod::sandblaster;
+  if (own.has_server_beside) parts.service = summation_service;
   server::World world(own, parts);
-  if (world.scheduler()) world.scheduler()->wait_for(0, 1, Deadline::after(kJoinTimeout));
+  std::optional<Coordination> coordination;
+  if (world.scheduler()) {
+    if (own.has_coordinator) {
+      coordination.emplace(world, exchange.sandblaster, role.workers, kCallTimeout);
+    }
+    world.scheduler()->wait_for(0, own.has_coordinator ? 2 : 1, Deadline::after(kJoinTimeout));
+  }
   world.serve(Deadline::after(std::chrono::years(100)), kPatience,
               [&] { return signals.asked() != cluster::StopRequest::none; });
 }

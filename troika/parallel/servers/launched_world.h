@@ -25,12 +25,11 @@ std::unique_ptr<server::World> launched_world(const comm::Group& group,
                                               const layout::ServerExchange& servers,
                                               server::WorldParts parts);
 
-// Runs the scheduler or the server that this process is, for ranks with ServedParameters, or with
-// SummationServers if `sums`. Blocks
+// Runs the scheduler or the server that this process is, for ranks with this exchange; for
+// Sandblaster, the scheduler's process also coordinates. Blocks
 // until all workers have ended. After SIGTERM, SIGINT or SIGUSR1, which ask the ranks to save, it
 // goes on until no worker is connected to the scheduler. Throws Error(server, timeout) if no worker
 // joins within an hour, and the errors of server::World.
-void serve(const server::WorldOptions& role, const layout::ServerExchange& servers,
-           bool sums = false);
+void serve(const server::WorldOptions& role, const layout::GradientExchange& exchange);
 
 }  // namespace troika::parallel

@@ -17,10 +17,6 @@ namespace troika::parallel {
 
 namespace {
 
-// Each range of a table is one message, and its state up to three times as long.
-constexpr int64_t kRangeBytes = int64_t{64} << 20;
-constexpr int64_t kRangesOfServer = 4;
-
 at::ScalarType type_of(const std::vector<optim::Parameter>& parameters) {
   const auto refuse = [](const std::string& name, const std::string& got) {
     throw Error("parallel", ErrorKind::usage,
@@ -134,8 +130,7 @@ void ServedModel::start(const comm::Group& group, const layout::ServerExchange& 
     bytes += table->bytes();
   }
   scheduler.tables.insert(scheduler.tables.end(), others.begin(), others.end());
-  const int64_t count = servers.count > 0 ? servers.count : group.size();
-  scheduler.ranges = static_cast<uint32_t>(kRangesOfServer * count + bytes / kRangeBytes);
+  scheduler.ranges = ranges_of(servers, group.size(), bytes);
   const auto push_filters = server::parse_filters(servers.push_filters);
   const auto pull_filters = server::parse_filters(servers.pull_filters);
   server::WorldParts parts{.scheduler = scheduler};

@@ -77,7 +77,12 @@ void SimulatedRun::verify() const {
   constexpr const char* kMethods = "all_reduce, summation, zero or local_steps";
   if (plan.has_servers()) {
     const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
-    refuse("exchange.method of a simulation", is_downpour ? "downpour_sgd" : "servers", kMethods);
+    const bool is_sandblaster = plan.exchange.method == layout::ExchangeMethod::sandblaster;
+    refuse("exchange.method of a simulation",
+           is_downpour      ? "downpour_sgd"
+           : is_sandblaster ? "sandblaster_lbfgs"
+                            : "servers",
+           kMethods);
   }
   if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
     refuse("exchange.method of a simulation", "quorum", kMethods);

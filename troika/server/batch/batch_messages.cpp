@@ -12,6 +12,7 @@ std::string to_message(const BatchReport& report) {
   writer.number(report.ready);
   writer.number(report.finished);
   writer.number(report.loss);
+  writer.number(report.asked);
   return text;
 }
 
@@ -23,6 +24,8 @@ BatchReport parse_report(std::string_view message) {
   check_step(report.ready);
   report.finished = reader.number<uint64_t>();
   report.loss = reader.number<double>();
+  report.asked = reader.number<int64_t>();
+  check_step(report.asked);
   return report;
 }
 
@@ -39,6 +42,8 @@ std::string to_message(const BatchOrder& order) {
   writer.number(order.assigned);
   writer.number(order.judged);
   writer.number<uint64_t>(order.counts);
+  writer.number(order.round);
+  writer.text(order.failure);
   return text;
 }
 
@@ -57,6 +62,9 @@ BatchOrder parse_order(std::string_view message) {
   check_step(order.assigned);
   order.judged = reader.number<uint64_t>();
   order.counts = reader.number<uint64_t>() != 0;
+  order.round = reader.number<int64_t>();
+  check_step(order.round);
+  order.failure = reader.text();
   return order;
 }
 

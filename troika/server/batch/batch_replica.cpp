@@ -1,6 +1,9 @@
 #include "troika/server/batch/batch_replica.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -25,7 +28,7 @@ BatchReplica::BatchReplica(net::Endpoint& endpoint, Worker& worker, BatchReplica
   }
   endpoint_.handle(kBatchOrders, 4096, [this](const std::string& peer, const std::string& text) {
     try {
-      if (peer == options_.coordinator) take(parse_order(text));
+      if (peer == service()) take(parse_order(text));
     } catch (const Error& error) {
       log::warn("an order of {}: {}", peer, error.what());
     }
@@ -110,7 +113,7 @@ std::optional<BatchReplica::Work> BatchReplica::take_work() {
       fetched_ && order_.step == begun_ && order_.assignment > taken_ && !order_.has_ended;
   if (!has_work) return std::nullopt;
   taken_ = order_.assignment;
-  return Work{taken_, order_.portion, *fetched_};
+  return Work{taken_, order_.portion, begun_, *fetched_};
 }
 
 std::optional<BatchReplica::Work> BatchReplica::poll() {
@@ -125,7 +128,8 @@ std::optional<BatchReplica::Work> BatchReplica::next(Deadline deadline) {
   bool is_over = false;
   const bool is_in_time = endpoint_.run_until(
       [&] {
-        is_over = order_.is_over;
+        is_over = (order_.is_over && order_.failure.empty()) ||
+                  (report_.asked >= 0 && order_.round >= report_.asked);
         if (!is_over) failure = problem();
         // This function may be called again after it has returned true.
         if (failure.empty() && !is_over && !work) work = take_work();
@@ -155,10 +159,43 @@ void BatchReplica::finish(const Work& work, double loss, std::vector<double> gra
   });
 }
 
+void BatchReplica::ask(int64_t round) {
+  net::act_on(endpoint_, [&] {
+    report_.asked = round;
+    report();
+  });
+}
+
+bool BatchReplica::has_ended(int64_t round) {
+  bool has_ended = false;
+  net::act_on(endpoint_, [&] { has_ended = order_.round >= round; });
+  return has_ended;
+}
+
+bool BatchReplica::is_wanted(const Work& work) {
+  bool is_wanted = false;
+  net::act_on(endpoint_, [&] { is_wanted = order_.step == work.step && !order_.has_ended; });
+  return is_wanted;
+}
+
+void BatchReplica::give_up(const Work& work) {
+  net::act_on(endpoint_, [&] {
+    report_.finished = work.assignment;
+    result_.clear();
+    report();
+  });
+}
+
 std::string BatchReplica::problem() {
   if (!failure_.empty()) return failure_;
-  const auto refusal = worker_.surroundings().refusal;
-  if (!refusal.empty() || order_.number == 0) return refusal;
+  if (order_.is_over) return order_.failure;
+  const auto now = worker_.surroundings();
+  if (now.refusal.empty() && options_.patience.count() > 0 &&
+      now.scheduler_silence > options_.patience) {
+    return fmt::format("the scheduler was last heard of {:.1f} s ago",
+                       std::chrono::duration<double>(now.scheduler_silence).count());
+  }
+  if (!now.refusal.empty() || order_.number == 0) return now.refusal;
   const auto map = worker_.map();
   const bool has_coordinator = std::ranges::any_of(
       map->workers, [&](const auto& entry) { return entry.second == options_.coordinator; });
@@ -166,7 +203,7 @@ std::string BatchReplica::problem() {
 }
 
 void BatchReplica::report() {
-  net::send_owned(endpoint_, options_.coordinator, kBatchReports,
+  net::send_owned(endpoint_, service(), kBatchReports,
                   std::make_shared<const std::string>(to_message(report_)));
 }
 

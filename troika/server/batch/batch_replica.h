@@ -12,9 +12,12 @@
 namespace troika::server {
 
 struct BatchReplicaOptions {
-  std::string coordinator;       // the name of its endpoint
+  std::string coordinator;       // the name of its worker's endpoint
+  std::string service = {};      // that of the endpoint where it listens; empty: the same
   std::string parameters = "x";  // tables of float64
   std::string gradient = "g";
+  // next() fails if nothing was heard from the scheduler for this time. 0: never.
+  net::Duration patience{0};
   // The interval at which reports are sent again.
   net::Duration resend = std::chrono::milliseconds(200);
 };
@@ -29,6 +32,7 @@ class BatchReplica {
   struct Work {
     uint64_t assignment = 0;
     uint64_t portion = 0;
+    int64_t step = -1;
     Handle fetched;
 
     std::span<const double> parameters() const { return fetched.values<double>(); }
@@ -41,14 +45,24 @@ class BatchReplica {
   BatchReplica(const BatchReplica&) = delete;
   BatchReplica& operator=(const BatchReplica&) = delete;
 
-  // Blocks until there is a portion to compute; nullopt if there will be no more. Throws
-  // Error(server): `timeout` after the deadline, `peer` if parameters or gradients were lost.
+  // Asks the coordinator for this round of passes: it begins when all replicas have asked for it.
+  // Rounds are counted from 0. Does not block.
+  void ask(int64_t round);
+  // Whether the coordinator has ended this round.
+  bool has_ended(int64_t round);
+  // Blocks until there is a portion to compute; nullopt if there will be no more, or no more in the
+  // round that was asked for. Throws Error(server): `timeout` after the deadline, `peer` if
+  // parameters or gradients were lost, and if the coordinator has failed.
   std::optional<Work> next(Deadline deadline);
   // The same without blocking; nullopt if there is none now.
   std::optional<Work> poll();
   // Gives the result of the portion that next() returned last. `gradient` has as many elements as
   // the parameters. Does not block.
   void finish(const Work& work, double loss, std::vector<double> gradient);
+  // Whether the pass of this portion goes on. If not, its result would be dropped, so that the
+  // caller may call give_up() in place of finish().
+  bool is_wanted(const Work& work);
+  void give_up(const Work& work);
 
  private:
   enum class Phase : uint8_t { idle, beginning, open };
@@ -61,6 +75,9 @@ class BatchReplica {
   std::optional<Work> take_work();
   // Calls `act` when the call has succeeded; otherwise next() fails.
   void after(const Handle& call, std::function<void()> act);
+  const std::string& service() const {
+    return options_.service.empty() ? options_.coordinator : options_.service;
+  }
   // Why no portion can come; empty if one can.
   std::string problem();
   void report();

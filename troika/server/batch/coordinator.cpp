@@ -65,14 +65,21 @@ double Coordinator::evaluate(Deadline deadline) {
     const bool is_in_time = endpoint_.run_until(
         [this] {
           lose_departed();
-          return portions_.is_complete();
+          return portions_.is_complete() || is_stopped() ||
+                 (options_.replicas > 0 && replicas_left() == 0);
         },
         time_left(deadline));
+    bool is_left = false;
     net::act_on(endpoint_, [&] {
       has_ended_ = true;
+      is_left = !portions_.is_complete();
       send_all();
     });
     worker_.end_step();
+    if (is_in_time && is_left) {
+      throw Error("server", ErrorKind::peer,
+                  {.what = "no replica is left to compute a pass", .got = "0 replicas"});
+    }
     if (!is_in_time) {
       throw Error(
           "server", ErrorKind::timeout,
@@ -92,6 +99,49 @@ double Coordinator::evaluate(Deadline deadline) {
   return loss;
 }
 
+uint64_t Coordinator::replicas_left() {
+  const auto map = worker_.map();
+  return map->workers.size() - map->workers.count(worker_.number());
+}
+
+bool Coordinator::all_ask(int64_t round) {
+  const auto map = worker_.map();
+  for (const auto& [worker, name] : map->workers) {
+    if (worker == worker_.number()) continue;
+    const auto found = replicas_.find(worker);
+    if (found == replicas_.end() || found->second.asked < round) return false;
+  }
+  return true;
+}
+
+bool Coordinator::wait_until_asked(int64_t round, Deadline deadline) {
+  bool is_over = false;
+  const bool is_in_time = endpoint_.run_until(
+      [&] {
+        lose_departed();
+        const auto left = replicas_left();
+        const bool have_begun = left + worker_.map()->departed.size() >= options_.replicas;
+        is_over = is_stopped() || (have_begun && left == 0);
+        return is_over || (have_begun && all_ask(round));
+      },
+      time_left(deadline));
+  if (is_in_time) return !is_over;
+  throw Error("server", ErrorKind::timeout,
+              {.what = fmt::format("not all replicas asked for round {} in time", round),
+               .got = fmt::format("{} replicas", replicas_.size())});
+}
+
+void Coordinator::end_round(int64_t round) {
+  net::act_on(endpoint_, [&] {
+    round_ = round;
+    send_all();
+  });
+}
+
+void Coordinator::fail(const std::string& reason) {
+  net::act_on(endpoint_, [&] { failure_ = reason; });
+}
+
 CoordinatorCounts Coordinator::counts() {
   CoordinatorCounts counts;
   net::act_on(endpoint_, [&] {
@@ -108,6 +158,7 @@ void Coordinator::take(const std::string& peer, const BatchReport& report) {
   auto& replica = replicas_[report.worker];
   replica.name = peer;
   replica.ready = std::max(replica.ready, report.ready);
+  replica.asked = std::max(replica.asked, report.asked);
   judge(report.worker, replica, report);
   assign();
   send(report.worker, replica);
@@ -153,7 +204,9 @@ void Coordinator::send(uint64_t worker, const Replica& replica) {
                          .portion = replica.portion,
                          .assigned = replica.step,
                          .judged = replica.judged,
-                         .counts = replica.counts};
+                         .counts = replica.counts,
+                         .round = round_,
+                         .failure = failure_};
   net::send_owned(endpoint_, replica.name, kBatchOrders,
                   std::make_shared<const std::string>(to_message(order)));
 }

@@ -9,9 +9,11 @@
 // this replica's portions computed again, in another step of the same pass.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
+#include "troika/server/batch/batch_messages.h"
 #include "troika/server/batch/portions.h"
 #include "troika/server/batch/vector_space.h"
 #include "troika/server/worker.h"
@@ -22,6 +24,12 @@ struct CoordinatorOptions {
   uint64_t portions = 1;       // of the batch
   int backups = 1;             // see Portions
   std::string gradient = "g";  // the table of the gradient
+  // How many replicas take part in the first round; without rounds 0.
+  uint64_t replicas = 0;
+  // Once it returns true, calls that wait for replicas end: evaluate() throws Error(server, peer),
+  // and wait_until_asked() returns false. Called often, under the rules for callbacks. Empty:
+  // never.
+  std::function<bool()> is_stopped = {};
   // The interval at which replicas' orders are sent again.
   net::Duration resend = std::chrono::milliseconds(200);
 };
@@ -35,8 +43,16 @@ struct CoordinatorCounts {
   uint64_t repeated = 0;   // committed portions of lost replicas, which were computed again
 };
 
-// A service on the endpoint of a worker, which takes part in all steps; both must outlive it. The
-// scheduler's consistency must be sequential(). Replicas' endpoints must be connected to this one.
+// A service on an endpoint, with a worker on this or another endpoint, which takes part in all
+// steps; both must outlive it. The scheduler's consistency must be sequential(). Replicas'
+// endpoints must be connected to the service's.
+//
+// Passes may be made in rounds, between which no vector changes:
+//
+//   for (int64_t round = 0; coordinator.wait_until_asked(round, deadline); ++round) {
+//     ...  // passes, and vector operations
+//     coordinator.end_round(round);
+//   }
 class Coordinator {
  public:
   // Throws Error(server, usage) for options that cannot work.
@@ -52,6 +68,14 @@ class Coordinator {
   // then undefined. Throws Error(server, usage) for a table of the gradient that does not apply
   // pushes per step by the rule `sum`.
   double evaluate(Deadline deadline);
+  // Blocks until all replicas that are left have asked for the round; for round 0,
+  // CoordinatorOptions::replicas of them, less those that were lost. Returns false if no replica is
+  // left. Throws Error(server, timeout).
+  bool wait_until_asked(int64_t round, Deadline deadline);
+  // Tells the replicas that no vector changes before they ask for the next round.
+  void end_round(int64_t round);
+  // Makes replicas fail with this reason.
+  void fail(const std::string& reason);
   CoordinatorCounts counts();
 
  private:
@@ -63,9 +87,14 @@ class Coordinator {
     int64_t step = -1;        // of the assignment
     uint64_t judged = 0;      // the last assignment that was judged
     bool counts = false;      // whether its result is committed
+    int64_t asked = -1;       // BatchReport::asked
   };
 
   void check_table();
+  // The number of replicas among the workers that are left.
+  uint64_t replicas_left();
+  bool all_ask(int64_t round);
+  bool is_stopped() const { return options_.is_stopped && options_.is_stopped(); }
   void take(const std::string& peer, const BatchReport& report);
   void judge(uint64_t worker, Replica& replica, const BatchReport& report);
   // Forgets workers that have left or were lost.
@@ -82,8 +111,10 @@ class Coordinator {
   Portions portions_;
   std::map<uint64_t, Replica> replicas_;  // by worker number
   int64_t step_ = -1;                     // of the current or last pass
+  int64_t round_ = -1;                    // the last one that has ended
   bool has_ended_ = true;                 // no pass needs results
   bool is_over_ = false;
+  std::string failure_;
   uint64_t orders_ = 0;  // sent
   CoordinatorCounts counts_;
   net::Ticket timer_ = 0;

@@ -14,6 +14,8 @@ namespace {
 
 using Op = VectorOperation;
 
+constexpr size_t kBeforeSlots = 5;  // numbers of a state before the slots of the pairs
+
 // Vectors by index: s of each slot, y of each slot, "g".
 std::string name_of(int index, int slots) {
   if (index == 2 * slots) return "g";
@@ -162,6 +164,53 @@ void Lbfgs::add_pair(LbfgsIteration& iteration) {
   iteration.has_new_pair = product(a, b) > least;
   if (!iteration.has_new_pair) pairs_ = before;
   if (pairs_.size() == static_cast<size_t>(slots_)) pairs_.erase(pairs_.begin());
+}
+
+// The state is: whether iterations were made, the value, norms of the gradient, the number of
+// pairs, their slots, and all products.
+std::vector<double> Lbfgs::state() const {
+  std::vector<double> numbers{has_begun_ ? 1.0 : 0.0, value_, one_norm_, max_norm_,
+                              static_cast<double>(pairs_.size())};
+  for (size_t i = 0; i < static_cast<size_t>(slots_); ++i) {
+    numbers.push_back(i < pairs_.size() ? pairs_[i] : 0);
+  }
+  numbers.insert(numbers.end(), products_.begin(), products_.end());
+  return numbers;
+}
+
+void Lbfgs::load_state(std::span<const double> state) {
+  check(state.size() == state_size(options_.history), "numbers of a state",
+        static_cast<double>(state.size()), std::to_string(state_size(options_.history)));
+  has_begun_ = state[0] != 0;
+  value_ = state[1];
+  one_norm_ = state[2];
+  max_norm_ = state[3];
+  check(state[4] >= 0 && state[4] <= options_.history, "pairs of a state", state[4],
+        "0 to " + std::to_string(options_.history));
+  pairs_.clear();
+  for (size_t i = 0; i < static_cast<size_t>(state[4]); ++i) {
+    const double slot = state[kBeforeSlots + i];
+    check(slot >= 0 && slot < slots_, "the slot of a pair", slot,
+          "0 to " + std::to_string(slots_ - 1));
+    pairs_.push_back(static_cast<int>(slot));
+  }
+  const auto products = state.subspan(kBeforeSlots + static_cast<size_t>(slots_));
+  products_.assign(products.begin(), products.end());
+}
+
+size_t Lbfgs::state_size(int history) {
+  const auto slots = static_cast<size_t>(history) + 1, size = 2 * slots + 1;
+  return kBeforeSlots + slots + size * size;
+}
+
+std::vector<std::string> Lbfgs::kept_names(std::span<const double> state, int history) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < static_cast<size_t>(state[4]); ++i) {
+    const auto slot = static_cast<int>(state[kBeforeSlots + i]);
+    names.push_back(name_of(slot, history + 1));
+    names.push_back(name_of(history + 1 + slot, history + 1));
+  }
+  return names;
 }
 
 LbfgsIteration Lbfgs::iterate() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,16 @@ class Lbfgs {
   // gradient. Blocks. Throws what the space and the objective throw, and Error(server, failure) if
   // value or gradient of the first point are not finite.
   LbfgsIteration iterate();
+
+  // Numbers from which another object with the same options and vectors continues: these are "x",
+  // "g" and the pairs of kept_names().
+  std::vector<double> state() const;
+  // Takes what state() returned; state_size() zeros: nothing has been made. Throws Error(server,
+  // usage) for numbers that no object with this history returns.
+  void load_state(std::span<const double> state);
+  static size_t state_size(int history);
+  // The names of the vectors s and y of the pairs in a state.
+  static std::vector<std::string> kept_names(std::span<const double> state, int history);
 
  private:
   // Numbers of "g" and of the pairs, read in one round.

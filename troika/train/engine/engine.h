@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "troika/checkpoint/checkpoint.h"
 #include "troika/comm/world/mesh_groups.h"
@@ -23,6 +24,10 @@ class ParameterStore;
 
 namespace troika::checkpoint {
 class CheckpointReader;
+}
+
+namespace troika::data {
+class Dataset;
 }
 
 namespace troika::observe {
@@ -77,6 +82,8 @@ struct StepResult {
   bool is_complete = false;
   // The peak of tensor bytes, by base/memory.h, in this call; 0 if bytes are not counted.
   int64_t peak_tensor_bytes = 0;
+  // Why further steps would change nothing; empty: they may.
+  std::string why_last = {};
 };
 
 // Trains a task's module under a plan, with its exchange, optimizer and learning rates. Not
@@ -131,9 +138,11 @@ struct EngineSetup {
   const TrainOptions& options;
   const layout::Plan& plan;
   Task& task;
+  // The training samples, for an engine that loads them itself; null: it does not.
+  const data::Dataset* training = nullptr;
   const comm::MeshGroups& groups;  // of the plan's mesh
-  // The ranks whose replicas train by themselves, for method downpour; null: those of the data
-  // axis.
+  // The ranks whose replicas train by themselves, for methods downpour and sandblaster; null: those
+  // of the data axis.
   const comm::Group* replicas = nullptr;
   quorum::Member* quorum = nullptr;  // of method fault_tolerant; has joined
   int64_t steps = 0;                 // optimizer steps of the whole run; 0 if a time limit ends it

@@ -145,7 +145,7 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
                                         compat::DeferredInit* values) {
   const auto& group = groups.data();
   require_replicas(plan, task);
-  TROIKA_CHECK(plan.exchange.method != ExchangeMethod::downpour, "a method of replicas together");
+  TROIKA_CHECK(!plan.trains_replicas(), "a method of replicas together");
   TROIKA_CHECK(plan.exchange.method != ExchangeMethod::fault_tolerant, "a method of a quorum");
   if (plan.exchange.method == ExchangeMethod::servers) {
     return make_served_exchange(plan, options, recipe, task.module(), group);
@@ -223,9 +223,10 @@ std::unique_ptr<Exchange> make_quorum_exchange(const layout::Plan& plan,
       module, member, parallel::FaultTolerantOptions{.require_finite = require_finite});
 }
 
-std::unique_ptr<Exchange> make_downpour(const layout::Plan& plan, const TrainOptions& options,
-                                        const OptimizerRecipe& recipe, Task& task,
-                                        const comm::Group& replicas) {
+std::unique_ptr<Exchange> make_replica_exchange(const layout::Plan& plan,
+                                                const TrainOptions& options,
+                                                const OptimizerRecipe& recipe, Task& task,
+                                                const comm::Group& replicas) {
   require_replicas(plan, task);
   return make_served_exchange(plan, options, recipe, task.module(), replicas);
 }

@@ -46,11 +46,11 @@ std::unique_ptr<parallel::Exchange> make_quorum_exchange(const layout::Plan& pla
                                                          torch::nn::Module& module,
                                                          quorum::Member& member, Trace* trace);
 
-// Makes the exchange of a plan of method downpour, of which the ranks of `replicas` are the
-// replicas. Throws Error(usage) like make_exchange(). Called by all ranks; blocks.
-std::unique_ptr<parallel::Exchange> make_downpour(const layout::Plan& plan,
-                                                  const TrainOptions& options,
-                                                  const OptimizerRecipe& recipe, Task& task,
-                                                  const comm::Group& replicas);
+// Makes the exchange of a plan of method downpour or sandblaster, of which the ranks of `replicas`
+// are the replicas. Throws Error(usage) like make_exchange(). Called by all ranks; blocks.
+std::unique_ptr<parallel::Exchange> make_replica_exchange(const layout::Plan& plan,
+                                                          const TrainOptions& options,
+                                                          const OptimizerRecipe& recipe, Task& task,
+                                                          const comm::Group& replicas);
 
 }  // namespace troika::train

@@ -12,6 +12,7 @@
 #include "troika/nn/precision.h"
 #include "troika/parallel/servers/downpour.h"
 #include "troika/parallel/servers/launched_world.h"
+#include "troika/parallel/servers/sandblaster.h"
 #include "troika/parallel/servers/served_parameters.h"
 #include "troika/server/filter.h"
 #include "troika/train/options/resolve_plan.h"
@@ -45,6 +46,27 @@ void require_equal_cuts(const ModelCheckpointOptions& checkpoint, const Require&
           "none: checkpoints by steps or epochs, which all replicas make together");
   require(!checkpoint.monitor.starts_with("train/"), "checkpoint.monitor " + checkpoint.monitor,
           "a metric of validations, which all replicas share");
+}
+
+void require_lbfgs(const layout::Plan& plan, const TrainOptions& options,
+                   const OptimizerRecipe& recipe) {
+  const auto require = [&](bool holds, const std::string& got, const std::string& expected) {
+    if (holds) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy " + plan.strategy + " steps parameters by L-BFGS on servers",
+                 .got = got,
+                 .expected = expected});
+  };
+  require(!recipe.make, "an optimizer of configure_optimizers()", "none");
+  const auto& clip = options.trainer.gradient_clip_val;
+  require(clip == 0, fmt::format("trainer.gradient_clip_val {}", clip),
+          "0: the line search needs gradients as they are");
+  const auto precision = nn::parse_precision(plan.precision);
+  require(precision.name == "32" || precision.name == "64", "trainer.precision " + precision.name,
+          "32 or 64: rounding to 16 bits hides what the line search compares");
+  require(plan.compression.codec == "none", "ddp.hook " + plan.compression.codec, "none");
+  require(plan.offload.optimizer.empty(), "offload.optimizer " + plan.offload.optimizer,
+          "none: servers keep the vectors");
 }
 
 void require_servable(const layout::Plan& plan, const TrainOptions& options,
@@ -96,7 +118,8 @@ TrainOptions with_launched_servers(TrainOptions options, const server::WorldOpti
   if (servers == 0) servers = role.servers;
   const auto plan = resolve_plan(options, workers);
   if (!plan.has_servers() && plan.exchange.method != layout::ExchangeMethod::summation) {
-    refuse("strategy " + plan.strategy, "strategy parameter_server, downpour or byteps");
+    refuse("strategy " + plan.strategy,
+           "strategy parameter_server, downpour, sandblaster or byteps");
   }
   if (plan.exchange.servers.count != role.servers) {
     refuse(fmt::format("server.servers {}", plan.exchange.servers.count),
@@ -109,8 +132,7 @@ void serve_parameters(const TrainOptions& options, const server::WorldOptions& r
   const auto plan = resolve_plan(options, layout::Cluster::uniform(1, role.workers));
   auto own = role;
   own.protection = net::protection_from(options.comm.protection);
-  const bool sums = plan.exchange.method == layout::ExchangeMethod::summation;
-  parallel::serve(own, plan.exchange.servers, sums);
+  parallel::serve(own, plan.exchange);
 }
 
 std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& plan,
@@ -118,6 +140,13 @@ std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& pla
                                                          const OptimizerRecipe& recipe,
                                                          torch::nn::Module& module,
                                                          const comm::Group& group) {
+  if (plan.exchange.method == layout::ExchangeMethod::sandblaster) {
+    require_lbfgs(plan, options, recipe);
+    return std::make_unique<parallel::Sandblaster>(
+        module, group,
+        parallel::SandblasterOptions{.servers = plan.exchange.servers,
+                                     .sandblaster = plan.exchange.sandblaster});
+  }
   require_servable(plan, options, recipe, module);
   parallel::ServedOptions served{.servers = plan.exchange.servers, .optimizer = recipe.optimizer};
   served.optimizer_of = [&recipe](const optim::Parameter& parameter) {

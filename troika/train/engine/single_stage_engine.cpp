@@ -22,6 +22,7 @@
 #include "troika/train/engine/measured_recompute.h"
 #include "troika/train/engine/pipeline_engine.h"
 #include "troika/train/engine/pipeline_plan.h"
+#include "troika/train/engine/sandblaster_engine.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/step_error.h"
 #include "troika/train/task/task.h"
@@ -134,9 +135,9 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
   }
   exchange_ = setup.quorum ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum,
                                                   setup.trace)
-              : plan.exchange.method == layout::ExchangeMethod::downpour
-                  ? make_downpour(plan, setup.options, recipe_, task,
-                                  setup.replicas ? *setup.replicas : setup.groups.data())
+              : plan.trains_replicas()
+                  ? make_replica_exchange(plan, setup.options, recipe_, task,
+                                          setup.replicas ? *setup.replicas : setup.groups.data())
                   : make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace,
                                   values.get());
   try {
@@ -276,6 +277,7 @@ std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
   }
   if (setup.plan.is_asynchronous()) return std::make_unique<AsynchronousEngine>(setup);
   if (is_pipeline(setup.plan)) return std::make_unique<PipelineEngine>(setup);
+  if (setup.plan.steps_on_all_samples()) return std::make_unique<SandblasterEngine>(setup);
   return std::make_unique<SingleStageEngine>(setup);
 }
 

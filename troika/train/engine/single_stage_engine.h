@@ -49,6 +49,10 @@ class SingleStageEngine : public Engine {
   }
   at::Tensor predict(const data::Batch& batch) override { return evaluator_.predict(batch); }
 
+ protected:
+  const EngineSetup& setup() const { return setup_; }
+  parallel::Exchange& exchange() { return *exchange_; }
+
  private:
   // A micro-batch from its forward pass to the end of its last action.
   class ActiveMicroBatch;

@@ -13,11 +13,13 @@ namespace troika::train {
 Epochs::Epochs(const RunSetup& setup)
     : setup_(setup),
       batch_(train::global_batch(setup.options, setup.plan.mesh.sample_shares())),
+      trained_samples_(setup.plan.steps_on_all_samples() ? setup.training.size() : batch_),
       sampler_({.size = setup.training.size(),
                 .global_batch = batch_,
                 .seed = static_cast<uint64_t>(setup.options.run.seed),
                 .ranks = {samples_group(setup.groups).rank(), samples_group(setup.groups).size()}}),
-      limits_(make_limits(setup.options, sampler_.steps_left({}),
+      limits_(make_limits(setup.options,
+                          setup.plan.steps_on_all_samples() ? 1 : sampler_.steps_left({}),
                           (setup.validation.size() + batch_ - 1) / batch_)) {}
 
 int64_t Epochs::steps_per_epoch() const {

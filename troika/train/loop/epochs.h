@@ -28,6 +28,8 @@ class Epochs {
   const Limits& limits() const { return limits_; }
   // Samples of a micro-batch over all ranks.
   int64_t global_batch() const { return batch_; }
+  // Samples that a micro-batch stands for: all, in a step on all samples.
+  int64_t trained_samples() const { return trained_samples_; }
 
   int64_t steps_per_epoch() const;
   // The number of optimizer steps of the whole run; 0: a time limit ends it.
@@ -59,7 +61,7 @@ class Epochs {
   // Called when a micro-batch, the last of an optimizer step if `ends_step`, was trained on.
   void advance(bool ends_step) {
     at_.position += batch_;
-    at_.samples += batch_;
+    at_.samples += trained_samples_;
     at_.micro_batch = ends_step ? 0 : at_.micro_batch + 1;
     if (ends_step) ++at_.step;
   }
@@ -73,6 +75,7 @@ class Epochs {
 
   const RunSetup& setup_;
   const int64_t batch_;
+  const int64_t trained_samples_;
   const data::Sampler sampler_;
   const Limits limits_;
   TrainProgress at_;

@@ -156,6 +156,7 @@ int64_t Fit::train_step(TakenMicroBatches& taken, int64_t left) {
   LoadedMicroBatches batches(*this, taken, left);
   const auto result = engine_->step(batches);
   measured_.add_peak(result.peak_tensor_bytes);
+  if (!result.why_last.empty()) context_.ask_to_stop(result.why_last);
   return batches.done();
 }
 
@@ -187,7 +188,7 @@ void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is
   const int64_t micro_batches = at.micro_batch + 1;
   log_.add_loss(loss, batch);
   epochs_.advance(is_last);
-  clock.end_batch(epochs_.global_batch());
+  clock.end_batch(epochs_.trained_samples());
   log_.advance();
   if (is_last) {
     at.rows = 0;

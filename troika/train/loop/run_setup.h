@@ -30,8 +30,9 @@ struct RunSetup {
   const data::Dataset& training;
   const data::Dataset& validation;
   Callbacks callbacks;
-  // The ranks whose replicas train by themselves (strategy downpour), each in a run of its own, for
-  // which `groups` is this rank alone. They may be lost after the engine was made.
+  // The ranks whose replicas train by themselves (strategies downpour and sandblaster), each in a
+  // run of its own, for which `groups` is this rank alone. They may be lost after the engine was
+  // made.
   std::optional<comm::Group> replicas = {};
   // This replica's place among those that may be lost, each of which is in a run of its own. Null
   // with other strategies.

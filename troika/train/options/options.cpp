@@ -304,6 +304,7 @@ config::Table make_table(TrainOptions& options) {
   parallel::add_options(table, options.diloco);
   parallel::add_options(table, options.server);
   parallel::add_options(table, options.downpour);
+  layout::add_keys(table, options.sandblaster);
   parallel::add_options(table, options.byteps);
   parallel::add_options(table, options.ft_ddp);
   parallel::add_options(table, options.mesh);

@@ -11,6 +11,7 @@
 #include "troika/base/config_fwd.h"
 #include "troika/comm/options.h"
 #include "troika/data/options.h"
+#include "troika/layout/sandblaster_exchange.h"
 #include "troika/nn/loss_terms.h"
 #include "troika/nn/options.h"
 #include "troika/optim/options.h"
@@ -95,6 +96,7 @@ struct TrainOptions {
   parallel::DiLoCoOptions diloco;
   parallel::ServerSection server;
   parallel::DownpourSection downpour;
+  layout::SandblasterExchange sandblaster;
   parallel::BytePsSection byteps;
   parallel::FtDdpSection ft_ddp;
   parallel::MeshOptions mesh;

@@ -279,8 +279,9 @@ void require_runnable_pipeline(const layout::Plan& plan, const layout::PlanPlace
   if (!plan.keeps_replicas_equal()) {
     refuse("replicas of a pipeline average gradients in each step", "exchange.method",
            std::string("exchange.method ") +
-               (plan.exchange.method == layout::ExchangeMethod::downpour         ? "downpour_sgd"
-                : plan.exchange.method == layout::ExchangeMethod::servers        ? "servers"
+               (plan.exchange.method == layout::ExchangeMethod::downpour      ? "downpour_sgd"
+                : plan.exchange.method == layout::ExchangeMethod::sandblaster ? "sandblaster_lbfgs"
+                : plan.exchange.method == layout::ExchangeMethod::servers     ? "servers"
                 : plan.exchange.method == layout::ExchangeMethod::fault_tolerant ? "quorum"
                                                                                  : "local_steps"),
            "exchange.method all_reduce or zero");

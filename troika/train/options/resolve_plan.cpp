@@ -234,6 +234,7 @@ constexpr std::array kStrategies{
     Strategy{"diloco", "diloco", diloco},
     Strategy{"parameter_server", "parameter_server", choose_servers},
     Strategy{"downpour", "downpour", choose_downpour},
+    Strategy{"sandblaster", "sandblaster", choose_sandblaster},
     Strategy{"byteps", "byteps", choose_byteps},
     Strategy{"ft_ddp", "ft_ddp", fault_tolerant},
     Strategy{"dp", "dp", threads},
@@ -381,9 +382,9 @@ bool is_planned(const std::string& key) {
   constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
                                 "trainer.precision",     "trainer.recompute",
                                 "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
-  constexpr std::array kSections{"ddp.",    "horovod.",  "zero.",     "local_sgd.",
-                                 "diloco.", "server.",   "downpour.", "byteps.",
-                                 "mesh.",   "pipeline.", "offload."};
+  constexpr std::array kSections{"ddp.",    "horovod.", "zero.",     "local_sgd.",
+                                 "diloco.", "server.",  "downpour.", "sandblaster.",
+                                 "byteps.", "mesh.",    "pipeline.", "offload."};
   return std::ranges::count(kPlanned, key) > 0 ||
          std::ranges::any_of(kSections, [&](const char* one) { return key.starts_with(one); });
 }

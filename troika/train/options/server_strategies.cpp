@@ -44,6 +44,27 @@ void choose_downpour(Plan& plan, const TrainOptions& options, const Cluster& clu
                             .warm_start_steps = own.warm_start_steps};
 }
 
+void choose_sandblaster(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  const auto require = [](bool holds, const std::string& got, const std::string& expected) {
+    if (holds) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy sandblaster computes a function of all samples again and again",
+                 .got = got,
+                 .expected = expected});
+  };
+  const auto& trainer = options.trainer;
+  require(trainer.limit_train_batches == "1.0",
+          "trainer.limit_train_batches " + trainer.limit_train_batches, "1.0: all samples");
+  require(trainer.overfit_batches == "0", "trainer.overfit_batches " + trainer.overfit_batches,
+          "0: all samples");
+  require(trainer.accumulate_grad_batches == 1,
+          fmt::format("trainer.accumulate_grad_batches {}", trainer.accumulate_grad_batches),
+          "1: sandblaster.portions and data.batch_size set how samples are cut");
+  choose_servers(plan, options, cluster);
+  plan.exchange.method = ExchangeMethod::sandblaster;
+  plan.exchange.sandblaster = options.sandblaster;
+}
+
 namespace {
 
 // Throws Error(usage) where an optimizer step that takes parameters one after the other would not

@@ -12,6 +12,10 @@ void choose_servers(layout::Plan& plan, const TrainOptions& options, const layou
 // Error(usage) for values that this strategy does not have.
 void choose_downpour(layout::Plan& plan, const TrainOptions& options,
                      const layout::Cluster& cluster);
+// [server] has no consistency and no filters with this strategy. Throws Error(usage) for values
+// that are set, and for options of the data that would make passes over the samples differ.
+void choose_sandblaster(layout::Plan& plan, const TrainOptions& options,
+                        const layout::Cluster& cluster);
 // Only `servers` and `limit_seconds` of [server] have a meaning. Throws Error(usage) for other
 // values that are set.
 void choose_byteps(layout::Plan& plan, const TrainOptions& options, const layout::Cluster&);

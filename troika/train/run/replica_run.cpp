@@ -11,7 +11,7 @@ namespace troika::train {
 bool trains_replicas(const TrainOptions& options, const comm::Group& group) {
   try {
     const auto plan = resolve_plan(options, cluster_of(group));
-    return plan.exchange.method == layout::ExchangeMethod::downpour;
+    return plan.trains_replicas();
   } catch (const Error&) {
     return false;
   }

@@ -1,4 +1,4 @@
-// The run of one replica that trains by itself, for strategy downpour.
+// The run of one replica that trains by itself, for strategies downpour and sandblaster.
 #pragma once
 
 #include <filesystem>
