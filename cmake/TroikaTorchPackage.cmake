@@ -82,6 +82,12 @@ function(troika_cuda_runtime torch_folder packages)
   # CUDA 13 has these in a package of their own, which PyPI's torch does not require.
   find_path(TROIKA_CUDA_CRT_INCLUDE_DIR crt/host_defines.h
             HINTS ${TROIKA_CUDA_INCLUDE_DIR} ${TROIKA_CUDA_PREFIXES} PATH_SUFFIXES include)
+  if(TROIKA_CUDA_INCLUDE_DIR AND NOT TROIKA_CUDA_CRT_INCLUDE_DIR)
+    message(FATAL_ERROR
+      "[cmake] headers of the CUDA runtime need crt/host_defines.h; got ${TROIKA_CUDA_INCLUDE_DIR} without it, "
+      "expected it there or in a CUDA toolkit (PyPI: install nvidia-cuda-crt of the same version; or use LibTorch's "
+      "part for CPUs alone by -DTROIKA_CUDA=OFF)")
+  endif()
   if(TROIKA_CUDA_INCLUDE_DIR AND TROIKA_CUDA_CRT_INCLUDE_DIR AND libraries)
     list(GET libraries 0 cudart)
     set(includes ${TROIKA_CUDA_INCLUDE_DIR} ${TROIKA_CUDA_CRT_INCLUDE_DIR})

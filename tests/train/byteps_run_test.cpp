@@ -146,17 +146,20 @@ TEST_F(BytePsRun, RefusesWhatNeedsAllGradientsAtOnce) {
   const auto message = [](const std::string& got) {
     return "[train] byteps.cross_barrier steps parameters before all gradients are there; got " +
            got +
-           ", expected none of clipping by norm, loss scaling, masters of weights, ema and "
-           "statistics (byteps.cross_barrier false takes it)";
+           ", expected none of clipping by norm, loss scaling, masters of weights, ema, "
+           "checkpoint.on_exception and statistics (byteps.cross_barrier false takes it)";
   };
   for (const auto& [change, got] : std::vector<std::pair<std::string, std::string>>{
            {"trainer.gradient_clip_val=0.5", "trainer.gradient_clip_algorithm norm"},
            {"trainer.precision=16-mixed", "trainer.precision 16-mixed"},
            {"trainer.precision=bf16-true", "trainer.precision bf16-true"},
            {"ema.enabled=true", "ema.enabled true"},
+           {"checkpoint.on_exception=true", "checkpoint.on_exception true"},
            {"statistics.every_n_steps=2", "statistics.every_n_steps 2"}}) {
-    EXPECT_ERROR(fit(byteps({"byteps.cross_barrier=true", change}), 2), ErrorKind::usage,
-                 message(got));
+    auto options = byteps({"byteps.cross_barrier=true", change});
+    EXPECT_ERROR(fit(options, 2), ErrorKind::usage, message(got));
+    options.trainer.plan = resolve_plan(options, layout::Cluster::uniform(1, 2)).text();
+    EXPECT_ERROR(fit(options, 2), ErrorKind::usage, message(got));
   }
 }
 

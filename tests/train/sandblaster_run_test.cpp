@@ -192,8 +192,14 @@ TEST_F(SandblasterRun, RefusesWhatCannotWork) {
           function + "trainer.limit_train_batches 0.5, expected 1.0: all samples");
   refused({"trainer.accumulate_grad_batches=2"},
           function +
-              "trainer.accumulate_grad_batches 2, expected 1: sandblaster.portions and "
-              "data.batch_size set how samples are cut");
+              "2 micro-batches, expected 1: sandblaster.portions and data.batch_size set how "
+              "samples are cut");
+  refused({"trainer.recompute=budget:1MiB"}, function +
+                                                 "trainer.recompute budget:1MiB, expected none or "
+                                                 "full: no step is measured before the first pass");
+  refused({"offload.activations=host"}, function + "offload.activations host, expected none");
+  refused({"swa.swa_lrs=0.1"},
+          lbfgs + "swa.swa_lrs 0.1, expected 0: iterates are not a course to average");
   refused(
       {"server.consistency=eventual"},
       "[layout] servers of exchange.method sandblaster_lbfgs; got consistency eventual and "

@@ -179,7 +179,7 @@ Conv1D::Conv1D(int64_t in, int64_t out, double deviation)
 at::Tensor Conv1D::forward(const at::Tensor& input) const {
   const at::Tensor x = hooked_input(input);
   if (!hooks_product()) {
-    const auto late = late_weights(x);
+    const auto late = late_weights(x, weight_, bias_);
     return with_branch(
         late ? dense_with_late_weights(x, weight_, bias_, *late) : dense(x, weight_, bias_), x);
   }

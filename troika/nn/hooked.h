@@ -51,8 +51,10 @@ class Hooked {
   at::Tensor hooked_input(const at::Tensor& input) const { return input_ ? input_(input) : input; }
   bool hooks_product() const { return product_ != nullptr; }
   at::Tensor hooked_product(const at::Tensor& product) const { return product_(product); }
-  std::optional<uint64_t> late_weights(const at::Tensor& input) const {
-    return weights_ ? weights_(input) : std::nullopt;
+  std::optional<uint64_t> late_weights(const at::Tensor& input, const at::Tensor& weight,
+                                       const at::Tensor& bias) const {
+    const bool are_trained = weight.requires_grad() || (bias.defined() && bias.requires_grad());
+    return weights_ && are_trained ? weights_(input) : std::nullopt;
   }
   at::Tensor with_branch(const at::Tensor& product, const at::Tensor& input) const {
     return branch_ ? product.add(branch_(input)) : product;

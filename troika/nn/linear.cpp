@@ -13,7 +13,7 @@ Linear::Linear(int64_t in, int64_t out, double deviation)
 at::Tensor Linear::forward(const at::Tensor& input) const {
   const at::Tensor x = hooked_input(input);
   if (!hooks_product()) {
-    const auto late = late_weights(x);
+    const auto late = late_weights(x, weight, bias);
     return with_branch(
         late ? dense_with_late_weights(x, weight.t(), bias, *late) : at::linear(x, weight, bias),
         x);

@@ -25,6 +25,7 @@
 #include "troika/train/loop/fit.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/options/server_strategies.h"
 #include "troika/train/run/quorum_run.h"
 #include "troika/train/run/replica_run.h"
 #include "troika/train/run/run_group.h"
@@ -80,6 +81,7 @@ layout::Plan runnable_plan(const TrainOptions& options, const comm::Group& group
   require_cuttable(task, plan);
   require_runnable(plan, group.size(), places_of_plan(options));
   require_plan_fits(options, plan, task);
+  require_servers_fit(options, plan);
   return plan;
 }
 

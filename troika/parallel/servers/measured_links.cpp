@@ -47,18 +47,28 @@ std::vector<double> measure_links(const comm::Group& group, net::Endpoint& endpo
                                             .workers = static_cast<uint32_t>(ranks),
                                             .servers = servers});
   if (ranks == 1) return std::vector<double>(servers.size(), 1);  // nothing crosses a link
+  const auto& nodes = group.nodes();
+  const bool is_one_node = std::ranges::all_of(nodes, [&](int node) { return node == nodes[0]; });
+  const auto own = static_cast<size_t>(group.rank());
   std::vector<double> rates;
   for (size_t s = 0; s < servers.size(); ++s) {
-    const bool is_beside = s == spares + static_cast<size_t>(group.rank());
-    const auto senders = static_cast<double>(s < spares ? ranks : ranks - 1);
+    const bool is_spare = s < spares;
+    // Ranks of the server's node reach it without its link.
+    const auto is_beside = [&](size_t rank) {
+      const size_t home = s - spares;
+      return !is_spare && (is_one_node ? rank == home : nodes[rank] == nodes[home]);
+    };
+    size_t senders = 0;
+    for (size_t rank = 0; rank < ranks; ++rank) senders += is_beside(rank) ? 0 : 1;
+    const size_t sharing = is_spare || is_one_node ? 1 : ranks - senders;
     double seconds = 0;
     size_t bytes = kLeastProbe / 4;
     while (seconds < kLongEnough && bytes < kMostProbe) {
       bytes *= 4;
       std::string values(bytes, 0);
-      seconds = seconds_of_probe(group, client, s, !is_beside, values);
+      seconds = seconds_of_probe(group, client, s, !is_beside(own), values);
     }
-    rates.push_back(senders * static_cast<double>(bytes) / seconds);
+    rates.push_back(static_cast<double>(senders * bytes) / seconds / static_cast<double>(sharing));
   }
   return rates;
 }

@@ -128,7 +128,8 @@ at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumSta
       x, [](const at::Tensor& input) { return at::alias(input); },
       [running](const at::Tensor&) {
         const auto sum = std::exchange(*running, {});
-        return sum->finish().contiguous();
+        const at::Tensor& tensor = sum->finish();
+        return tensor.contiguous(tensor.suggest_memory_format());
       });
   at::Tensor result = [&] {
     const at::AutoDispatchBelowADInplaceOrView no_graph;

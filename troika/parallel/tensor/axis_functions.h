@@ -2,8 +2,9 @@
 // sequence parallelism (Shoeybi et al. 2019, arXiv 1909.08053, section 3; Korthikanti et al. 2022,
 // arXiv 2205.05198, section 4.2.2).
 //
-// All are collective in the forward or in the backward pass, on the thread of that pass, and block.
-// Ranks must run the same operators in the same order. Sums are the same bits on all ranks.
+// All are collective in the forward or in the backward pass, on the thread of that pass, and block,
+// except where a comment says otherwise. Ranks must run the same operators in the same order. Sums
+// are the same bits on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +24,8 @@ inline constexpr int64_t kTokens = 1;
 at::Tensor in_memory_order(const at::Tensor& x);
 
 // f: returns `x`, the same on all ranks. Its gradient is the sum of the ranks' gradients. The
-// backward pass starts the sum, and waits for it in a node of its own.
+// backward pass starts the sum, which the thread of the group computes, and waits for it in a node
+// of its own; so does that of gather_tokens().
 at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis);
 // g: returns the sum of the ranks' tensors. Its gradient, the same on all ranks, passes unchanged.
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis);

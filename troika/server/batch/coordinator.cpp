@@ -62,21 +62,20 @@ double Coordinator::evaluate(Deadline deadline) {
       assign();
       send_all();
     });
+    bool is_complete = false;
     const bool is_in_time = endpoint_.run_until(
-        [this] {
+        [&] {
           lose_departed();
-          return portions_.is_complete() || is_stopped() ||
-                 (options_.replicas > 0 && replicas_left() == 0);
+          is_complete = portions_.is_complete();
+          return is_complete || is_stopped() || (options_.replicas > 0 && replicas_left() == 0);
         },
         time_left(deadline));
-    bool is_left = false;
     net::act_on(endpoint_, [&] {
       has_ended_ = true;
-      is_left = !portions_.is_complete();
       send_all();
     });
     worker_.end_step();
-    if (is_in_time && is_left) {
+    if (is_in_time && !is_complete) {
       throw Error("server", ErrorKind::peer,
                   {.what = "no replica is left to compute a pass", .got = "0 replicas"});
     }
@@ -139,7 +138,11 @@ void Coordinator::end_round(int64_t round) {
 }
 
 void Coordinator::fail(const std::string& reason) {
-  net::act_on(endpoint_, [&] { failure_ = reason; });
+  net::act_on(endpoint_, [&] {
+    failure_ = reason;
+    is_over_ = true;
+    send_all();
+  });
 }
 
 CoordinatorCounts Coordinator::counts() {

@@ -67,6 +67,8 @@ void require_lbfgs(const layout::Plan& plan, const TrainOptions& options,
   require(plan.compression.codec == "none", "ddp.hook " + plan.compression.codec, "none");
   require(plan.offload.optimizer.empty(), "offload.optimizer " + plan.offload.optimizer,
           "none: servers keep the vectors");
+  require(options.swa.swa_lrs == 0, fmt::format("swa.swa_lrs {}", options.swa.swa_lrs),
+          "0: iterates are not a course to average");
 }
 
 void require_servable(const layout::Plan& plan, const TrainOptions& options,

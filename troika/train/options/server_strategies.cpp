@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "troika/base/error.h"
+#include "troika/layout/recompute.h"
 #include "troika/nn/precision.h"
 
 namespace troika::train {
@@ -45,52 +46,10 @@ void choose_downpour(Plan& plan, const TrainOptions& options, const Cluster& clu
 }
 
 void choose_sandblaster(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  const auto require = [](bool holds, const std::string& got, const std::string& expected) {
-    if (holds) return;
-    throw Error("train", ErrorKind::usage,
-                {.what = "strategy sandblaster computes a function of all samples again and again",
-                 .got = got,
-                 .expected = expected});
-  };
-  const auto& trainer = options.trainer;
-  require(trainer.limit_train_batches == "1.0",
-          "trainer.limit_train_batches " + trainer.limit_train_batches, "1.0: all samples");
-  require(trainer.overfit_batches == "0", "trainer.overfit_batches " + trainer.overfit_batches,
-          "0: all samples");
-  require(trainer.accumulate_grad_batches == 1,
-          fmt::format("trainer.accumulate_grad_batches {}", trainer.accumulate_grad_batches),
-          "1: sandblaster.portions and data.batch_size set how samples are cut");
   choose_servers(plan, options, cluster);
   plan.exchange.method = ExchangeMethod::sandblaster;
   plan.exchange.sandblaster = options.sandblaster;
 }
-
-namespace {
-
-// Throws Error(usage) where an optimizer step that takes parameters one after the other would not
-// be that of all together, or where other code reads gradients or weights at each step.
-void require_steps_in_parts(const TrainOptions& options, const Plan& plan) {
-  const auto refuse_if = [](bool holds, const std::string& got) {
-    if (!holds) return;
-    throw Error("train", ErrorKind::usage,
-                {.what = "byteps.cross_barrier steps parameters before all gradients are there",
-                 .got = got,
-                 .expected = "none of clipping by norm, loss scaling, masters of weights, ema and "
-                             "statistics",
-                 .hint = "byteps.cross_barrier false takes it"});
-  };
-  const auto& trainer = options.trainer;
-  refuse_if(trainer.gradient_clip_val > 0 && trainer.gradient_clip_algorithm != "value",
-            "trainer.gradient_clip_algorithm " + trainer.gradient_clip_algorithm);
-  const auto precision = nn::parse_precision(plan.precision);
-  refuse_if(precision.needs_masters() || precision.needs_scaler(),
-            "trainer.precision " + precision.name);
-  refuse_if(options.ema.enabled, "ema.enabled true");
-  refuse_if(options.statistics.every_n_steps > 0,
-            fmt::format("statistics.every_n_steps {}", options.statistics.every_n_steps));
-}
-
-}  // namespace
 
 void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
   const auto& server = options.server;
@@ -104,14 +63,6 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
                  .hint = "strategy parameter_server has them"});
   }
   const auto& own = options.byteps;
-  if (own.cross_barrier) require_steps_in_parts(options, plan);
-  if (own.asynchronous && (own.cross_barrier || plan.compression.codec != "none")) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "byteps.asynchronous sends whole parameters after each step",
-                 .got = fmt::format("byteps.cross_barrier {} and ddp.hook {}", own.cross_barrier,
-                                    plan.compression.codec),
-                 .expected = "false and none"});
-  }
   plan.exchange.method = ExchangeMethod::summation;
   plan.exchange.servers = {.count = server.servers, .limit_seconds = server.limit_seconds};
   plan.exchange.summation = {.partition_bytes = own.partition_bytes,
@@ -120,6 +71,70 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
                              .links = own.links,
                              .cross_barrier = own.cross_barrier,
                              .asynchronous = own.asynchronous};
+}
+
+namespace {
+
+void require_passes_of_all_samples(const TrainOptions& options, const Plan& plan) {
+  const auto require = [](bool holds, const std::string& got, const std::string& expected) {
+    if (holds) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "strategy sandblaster computes a function of all samples again and again",
+                 .got = got,
+                 .expected = expected});
+  };
+  const auto& trainer = options.trainer;
+  require(trainer.limit_train_batches == "1.0",
+          "trainer.limit_train_batches " + trainer.limit_train_batches, "1.0: all samples");
+  require(trainer.overfit_batches == "0", "trainer.overfit_batches " + trainer.overfit_batches,
+          "0: all samples");
+  require(plan.micro_batches == 1, fmt::format("{} micro-batches", plan.micro_batches),
+          "1: sandblaster.portions and data.batch_size set how samples are cut");
+  require(!layout::recompute_budget(plan.recompute), "trainer.recompute " + plan.recompute,
+          "none or full: no step is measured before the first pass");
+  require(plan.offload.activations.empty(), "offload.activations " + plan.offload.activations,
+          "none");
+}
+
+// Throws Error(usage) where an optimizer step that takes parameters one after the other would not
+// be that of all together, or where other code reads gradients or weights at each step.
+void require_steps_in_parts(const TrainOptions& options, const Plan& plan) {
+  const auto refuse_if = [](bool holds, const std::string& got) {
+    if (!holds) return;
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.cross_barrier steps parameters before all gradients are there",
+                 .got = got,
+                 .expected = "none of clipping by norm, loss scaling, masters of weights, ema, "
+                             "checkpoint.on_exception and statistics",
+                 .hint = "byteps.cross_barrier false takes it"});
+  };
+  const auto& trainer = options.trainer;
+  refuse_if(trainer.gradient_clip_val > 0 && trainer.gradient_clip_algorithm != "value",
+            "trainer.gradient_clip_algorithm " + trainer.gradient_clip_algorithm);
+  const auto precision = nn::parse_precision(plan.precision);
+  refuse_if(precision.needs_masters() || precision.needs_scaler(),
+            "trainer.precision " + precision.name);
+  refuse_if(options.ema.enabled, "ema.enabled true");
+  refuse_if(options.checkpoint.on_exception, "checkpoint.on_exception true");
+  refuse_if(options.statistics.every_n_steps > 0,
+            fmt::format("statistics.every_n_steps {}", options.statistics.every_n_steps));
+}
+
+}  // namespace
+
+void require_servers_fit(const TrainOptions& options, const Plan& plan) {
+  const auto& sums = plan.exchange.summation;
+  if (plan.exchange.method == ExchangeMethod::sandblaster) {
+    require_passes_of_all_samples(options, plan);
+  }
+  if (sums.cross_barrier) require_steps_in_parts(options, plan);
+  if (sums.asynchronous && (sums.cross_barrier || plan.compression.codec != "none")) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.asynchronous sends whole parameters after each step",
+                 .got = fmt::format("byteps.cross_barrier {} and ddp.hook {}", sums.cross_barrier,
+                                    plan.compression.codec),
+                 .expected = "false and none"});
+  }
 }
 
 }  // namespace troika::train

@@ -13,11 +13,14 @@ void choose_servers(layout::Plan& plan, const TrainOptions& options, const layou
 void choose_downpour(layout::Plan& plan, const TrainOptions& options,
                      const layout::Cluster& cluster);
 // [server] has no consistency and no filters with this strategy. Throws Error(usage) for values
-// that are set, and for options of the data that would make passes over the samples differ.
+// that are set.
 void choose_sandblaster(layout::Plan& plan, const TrainOptions& options,
                         const layout::Cluster& cluster);
 // Only `servers` and `limit_seconds` of [server] have a meaning. Throws Error(usage) for other
 // values that are set.
 void choose_byteps(layout::Plan& plan, const TrainOptions& options, const layout::Cluster&);
+// Throws Error(usage) where a plan, of a strategy or given as text, has servers and cannot be
+// carried out with these options.
+void require_servers_fit(const TrainOptions& options, const layout::Plan& plan);
 
 }  // namespace troika::train
