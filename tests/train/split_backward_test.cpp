@@ -29,6 +29,43 @@ class SplitBackward : public testing::TestWithParam<std::string> {
   }
   size_t blocks() const { return profile_.blocks.size(); }
 
+  void compare_planner() {
+    const plan::StepModel planner({.profiles = {profile_},
+                                   .cluster = layout::Cluster::uniform(1, 3),
+                                   .global_batch = profile_.micro_batch});
+    for (const std::string policy : {"none", "full"}) {
+      task_.recompute(layout::recompute_plan(policy, blocks()));
+      for (size_t begin = 0; begin < blocks(); ++begin) {
+        for (size_t end = begin + 1; end <= blocks(); ++end) {
+          EXPECT_EQ(planner.splits_backward({.recompute = policy == "full"}, begin, end),
+                    in_run(begin, end))
+              << "blocks " << begin << " to " << end << ", recompute " << policy;
+        }
+      }
+    }
+  }
+
+  void compare_simulation() {
+    const layout::StageEnds ends{1, blocks() / 2, blocks()};
+    std::vector<std::string> names;
+    for (const auto& block : profile_.blocks) names.push_back(block.name);
+    layout::Plan plan;
+    plan.mesh = layout::Mesh::parse("pipeline=3");
+    plan.schedule = "zb-h1";
+    plan.micro_batches = 6;
+    plan.stages.cut = layout::cut_text(ends, names);
+    for (const std::string policy : {"none", "full", "every_2"}) {
+      plan.recompute = policy;
+      task_.recompute(layout::recompute_plan(policy, ends));
+      size_t begin = 0, stage = 0;
+      for (const auto& work : plan::stage_work(profile_, plan)) {
+        EXPECT_EQ(work.splits_backward, in_run(begin, ends[stage]))
+            << "stage " << stage << ", recompute " << policy;
+        begin = ends[stage++];
+      }
+    }
+  }
+
   nn::ModelOptions model_;
   const layout::Profile profile_;
   Task task_;
@@ -62,41 +99,10 @@ class SplitBackward : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(SplitBackward, OfThePlannerIsThatOfARun) {
-  const plan::StepModel planner({.profiles = {profile_},
-                                 .cluster = layout::Cluster::uniform(1, 3),
-                                 .global_batch = profile_.micro_batch});
-  for (const std::string policy : {"none", "full"}) {
-    task_.recompute(layout::recompute_plan(policy, blocks()));
-    for (size_t begin = 0; begin < blocks(); ++begin) {
-      for (size_t end = begin + 1; end <= blocks(); ++end) {
-        EXPECT_EQ(planner.splits_backward({.recompute = policy == "full"}, begin, end),
-                  in_run(begin, end))
-            << "blocks " << begin << " to " << end << ", recompute " << policy;
-      }
-    }
-  }
-}
-
-TEST_P(SplitBackward, OfTheSimulationIsThatOfARun) {
-  const layout::StageEnds ends{1, blocks() / 2, blocks()};
-  std::vector<std::string> names;
-  for (const auto& block : profile_.blocks) names.push_back(block.name);
-  layout::Plan plan;
-  plan.mesh = layout::Mesh::parse("pipeline=3");
-  plan.schedule = "zb-h1";
-  plan.micro_batches = 6;
-  plan.stages.cut = layout::cut_text(ends, names);
-  for (const std::string policy : {"none", "full", "every_2"}) {
-    plan.recompute = policy;
-    task_.recompute(layout::recompute_plan(policy, ends));
-    size_t begin = 0, stage = 0;
-    for (const auto& work : plan::stage_work(profile_, plan)) {
-      EXPECT_EQ(work.splits_backward, in_run(begin, ends[stage]))
-          << "stage " << stage << ", recompute " << policy;
-      begin = ends[stage++];
-    }
-  }
+// The profile is measured once, for both.
+TEST_P(SplitBackward, IsThatOfARun) {
+  compare_planner();
+  compare_simulation();
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SplitBackward,
