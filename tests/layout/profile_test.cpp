@@ -1,5 +1,6 @@
 #include "troika/layout/profile.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
@@ -115,6 +116,20 @@ TEST(Profile, ReadsWhatATensorAxisCuts) {
   EXPECT_THAT(error_with("\"units\": 12", "\"units\": 1.5"),
               HasSubstr("blocks[0].tensor.units (p.json:10); got 1.5, expected a whole number"));
   EXPECT_THAT(error_with("saved_share", "save_share"), HasSubstr("saved_share"));
+}
+
+TEST(Profile, ReadsWhichBlockHasAnOutputLayer) {
+  const auto with = [](const char* value) {
+    return replaced(
+        kProfile, R"("parameter_bytes": 4
+)",
+        fmt::format("\"parameter_bytes\": 4, \"has_output_layer\": {}\n", value).c_str());
+  };
+  const auto profile = read(with("true"));
+  EXPECT_TRUE(profile.blocks[2].has_output_layer);
+  EXPECT_FALSE(profile.blocks[1].has_output_layer);
+  EXPECT_EQ(read(profile.text()), profile);
+  EXPECT_THAT(error_of(with("1")), HasSubstr("blocks[2].has_output_layer (p.json:"));
 }
 
 TEST(Profile, WithoutEdgesIsAChain) {

@@ -49,6 +49,7 @@ StepProblem random_pipeline(Draws& draws, bool is_equal, double longest) {
     if (is_equal) block = profile.blocks.front();
   }
   for (size_t i = 0; i < profile.blocks.size(); ++i) profile.blocks[i].name = std::to_string(i);
+  profile.blocks.back().has_output_layer = draws.from(0, 1) == 0;
   const int ranks = stages * replicas;
   const bool apart = draws.from(0, 1) == 0;
   problem.cluster = layout::Cluster::uniform(apart ? ranks : 1, apart ? 1 : ranks);
@@ -138,6 +139,7 @@ TEST(PredictedMemory, IsThatOfTheSimulation) {
       block.parameter_bytes = draws.from(1, 50);
       block.workspace_bytes = draws.from(0, 20);
     }
+    profile.blocks.back().has_output_layer = draws.from(0, 1) == 0;
     const int replicas = draws.from(1, 2);
     problem.cluster = layout::Cluster::uniform(stages * replicas, 1);
     problem.cluster.network = {0, 1e3};

@@ -69,6 +69,7 @@ inline StepProblem random_problem(Draws& draws) {
       std::array{layout::StageWeights::synchronous, layout::StageWeights::stashed,
                  layout::StageWeights::vertical_sync,
                  layout::StageWeights::double_buffered}[static_cast<size_t>(draws.from(0, 3))];
+  problem.profiles[0].blocks.back().has_output_layer = draws.from(0, 1) == 0;
   return problem;
 }
 

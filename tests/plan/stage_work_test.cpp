@@ -179,7 +179,6 @@ TEST(StageWork, TimesBucketsByTheWholeBackwardPass) {
     }
     return seconds;
   };
-  using testing::ElementsAre;
   EXPECT_THAT(befores({}), ElementsAre(6, 4, 2, 0));
   // 8 s take 1 + 7 / 2 s.
   EXPECT_THAT(befores({.samples = 0.5, .pass_overhead = 1}),

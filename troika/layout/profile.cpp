@@ -91,7 +91,7 @@ double read_rate_or_none(const JsonField& field, std::string_view key) {
 }
 
 ProfiledBlock read_block(const JsonField& field) {
-  std::vector<std::string> keys{"name", "layer", "tensor"};
+  std::vector<std::string> keys{"name", "layer", "has_output_layer", "tensor"};
   for (const auto& number : kNumbers) keys.emplace_back(number.key);
   field.require_keys(keys);
   ProfiledBlock block{.name = field.text("name")};
@@ -103,6 +103,9 @@ ProfiledBlock read_block(const JsonField& field) {
     if (number.is_required || field.has(number.key)) {
       block.*(number.value) = field.member(number.key).number(0, number.most);
     }
+  }
+  if (field.has("has_output_layer")) {
+    block.has_output_layer = field.member("has_output_layer").boolean();
   }
   if (field.has("tensor")) block.tensor = read_cut(field.member("tensor"));
   return block;
@@ -146,6 +149,7 @@ nlohmann::ordered_json as_json(const ProfiledBlock& block) {
   nlohmann::ordered_json json{{"name", block.name}};
   if (!block.layer.empty()) json["layer"] = block.layer;
   for (const auto& number : kNumbers) json[number.key] = block.*(number.value);
+  if (block.has_output_layer) json["has_output_layer"] = true;
   if (block.tensor) {
     auto& cut = json["tensor"];
     for (const auto& [key, member] : kCutCounts) cut[key] = *block.tensor.*member;

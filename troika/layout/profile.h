@@ -51,6 +51,10 @@ struct ProfiledBlock {
   double parameter_bytes = 0;  // the gradients take the same number of bytes
   double workspace_bytes = 0;  // in use only while a pass of the block runs
 
+  // Whether the block computes outputs and loss together (nn::Model::has_output_layer()). Its stage
+  // does not split backward passes.
+  bool has_output_layer = false;
+
   // Nothing: every rank of a tensor axis computes and holds the whole block.
   std::optional<TensorCut> tensor = {};
 
@@ -98,6 +102,7 @@ struct PassesInStep {
 //       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
 //        "backward_weight_seconds": 0.0006, "spread": 0.01, "output_bytes": 4096,
 //        "saved_bytes": 8192, "parameter_bytes": 400, "workspace_bytes": 0,
+//        "has_output_layer": false,
 //        "tensor": {"units": 4, "tokens": 64, "time_share": 0.9, "parameter_share": 0.95,
 //                   "saved_share": 0.7, "token_time_share": 0.1, "token_saved_share": 0.3,
 //                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2, "sum_bytes":
@@ -106,8 +111,8 @@ struct PassesInStep {
 //   }
 //
 // `blocks`, and the name, the times and the bytes of each block except for workspace_bytes are
-// required; in `tensor`, nothing is, and what is missing is 0 or false. Without `edges`, each block
-// reads the output of the one before it.
+// required; in `tensor`, nothing is. A missing number is 0, a missing condition false. Without
+// `edges`, each block reads the output of the one before it.
 struct Profile {
   ProfiledModel model = {};
   std::string device = {};       // on which the times were measured

@@ -62,9 +62,14 @@ std::optional<StepPlan> PipelineSearch::fastest(double allowance, double limit) 
 // `place` is the number of places before the next stage.
 void PipelineSearch::extend(const PipelineBound& bound, size_t place, int used) {
   const int left = devices_ - used;
-  const bool is_even = model_.has_even_stages(settings_) && !stages_.empty();
+  const bool is_even = model_.has_even_stages(settings_);
+  const auto can_be_of_all = [&](int count) {
+    return devices_ % count == 0 && model_.shares_evenly(settings_.profile, count);
+  };
   for (int count = 1; count <= left; ++count) {
-    if (is_even && count != stages_.front().replicas) continue;
+    if (is_even && !(stages_.empty() ? can_be_of_all(count) : count == stages_.front().replicas)) {
+      continue;
+    }
     if (model_.problem().straight && count > 1) break;
     const bool is_last = count == left;
     if (is_last && stages_.empty()) continue;

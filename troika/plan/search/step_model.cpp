@@ -102,7 +102,8 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
       sums.slowness = slowness;
       sums.least_slowness = std::ranges::min(slowness);
       sums.fastest_axis = fastest_axis({.profile = i, .tensor = axis});
-      shards_.push_back({std::move(own), std::move(sums)});
+      SplitBackward backward(own, order_);
+      shards_.push_back({std::move(own), std::move(sums), std::move(backward)});
     }
   }
 }
@@ -168,7 +169,7 @@ StageCost StepModel::stage(const StepSettings& settings, size_t begin, size_t en
   double kept = (settings.groups() - used + replicas - 1) / replicas;
   if (settings.family == StepFamily::gpipe) kept = own;
   if (settings.family != StepFamily::no_flushes) kept = std::min<double>(kept, own);
-  if (settings.family == StepFamily::zero_bubble) {
+  if (settings.family == StepFamily::zero_bubble && splits_backward(settings, begin, end)) {
     // The weight parts that are put off need what the input parts have not freed.
     kept += (1 - MemoryModel().input_part_frees) * std::min<double>(used / replicas, own - kept);
   }

@@ -16,6 +16,7 @@
 #include "troika/plan/search/partial_cost.h"
 #include "troika/plan/search/range_maximum.h"
 #include "troika/plan/simulation/cluster_links.h"
+#include "troika/plan/split_backward.h"
 
 namespace troika::plan {
 
@@ -117,7 +118,8 @@ struct StepPlan {
   }
 };
 
-// The seconds of the parts of a micro-batch's pass in a stage.
+// The seconds of the parts of a micro-batch's pass in a stage. `input` is the whole backward pass
+// if the stage does not split it.
 struct PassSeconds {
   double forward = 0, input = 0, weight = 0;
   double longer = 0;  // by which the first micro-batch takes longer
@@ -145,7 +147,8 @@ struct PassSeconds {
 // i modulo replicas; links are shared by the replicas of a host, which send at the same time.
 // Averages are rings, or rings within hosts and between hosts. A stage keeps activations for as
 // many micro-batches as its replicas need until the first one comes back: U / R of U devices from
-// its own on; in zb-h1 also for half of those whose weight parts it puts off; in gpipe, all.
+// its own on; in zb-h1 also for half of those whose weight parts it puts off; in gpipe, all. A
+// stage that does not split backward passes (SplitBackward) has no weight parts.
 // Without flushes, a pipeline does not fill and drain in each step, so `latency` is 0, and a stage
 // keeps older versions of its parameters. With offload of activations, the tensors of two blocks
 // are in memory at once.
@@ -196,6 +199,10 @@ class StepModel {
                     int next_replicas) const;
   // Returns the WireCost of the first stage, which no messages come before.
   WireCost before_first(const StepSettings& settings) const;
+  // Whether the backward passes of a stage are in two parts where the schedule splits them.
+  bool splits_backward(const StepSettings& settings, size_t begin, size_t end) const {
+    return !settings.recompute && shard_of(settings).backward.splits(begin, end);
+  }
   // Returns StageCost::in_flight.
   int in_flight(const StepSettings& settings, int used, int replicas) const;
 
@@ -250,6 +257,7 @@ class StepModel {
   struct Shard {
     layout::Profile profile;
     Sums sums;
+    SplitBackward backward;
   };
   struct Place {
     double slowness = 1, capacity = 0;

@@ -28,7 +28,9 @@ double StepModel::average_seconds(const Place& place, int replicas, double bytes
 
 PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, size_t end,
                                     const Place& place, int replicas) const {
-  const auto& [profile, sums] = shard_of(settings);
+  const auto& shard = shard_of(settings);
+  const auto& profile = shard.profile;
+  const auto& sums = shard.sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double again = settings.recompute ? part(sums.forward) : 0;
   const double once = part(sums.forward) + again + part(sums.input) + part(sums.weight);
@@ -45,10 +47,12 @@ PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, 
   const double scale = once > 0 ? (once + late) / once * place.slowness : 0;
   const double on_axis = axis_seconds(settings, place.axis, begin, end);
   const double forward_on_axis = axis_forward_seconds(settings, place.axis, begin, end);
+  const double weight = part(sums.weight) * scale;
+  const bool splits = splits_backward(settings, begin, end);
   return {.forward = part(sums.forward) * scale + forward_on_axis,
           .input = (again + part(sums.input)) * scale + on_axis - forward_on_axis + gathers +
-                   offload_seconds(settings).pass,
-          .weight = part(sums.weight) * scale,
+                   offload_seconds(settings).pass + (splits ? 0 : weight),
+          .weight = splits ? weight : 0,
           .longer = (profile.in_step.first_micro_batch_factor - 1) * once * place.slowness};
 }
 
@@ -105,7 +109,9 @@ void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
 
 double StepModel::exposed_seconds(const StepSettings& settings, size_t begin, size_t end,
                                   const Place& place, int replicas) const {
-  const auto& [profile, sums] = shard_of(settings);
+  const auto& shard = shard_of(settings);
+  const auto& profile = shard.profile;
+  const auto& sums = shard.sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double bytes = part(sums.parameters);
   const double average = average_seconds(place, replicas, bytes);

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/schedules/segment.h"
@@ -11,6 +12,9 @@
 #include "troika/plan/simulation/cluster_links.h"
 
 namespace troika::plan {
+
+using layout::Action;
+using layout::ActionKind;
 
 namespace {
 
@@ -35,10 +39,32 @@ void verify_summation(const SimulatedRun& run) {
   }
 }
 
+// Returns the actions with whole backward passes of the stages that do not split them.
+std::vector<Action> as_run(const std::vector<Action>& actions, const SimulatedRun& run) {
+  std::vector<Action> result;
+  for (auto action : actions) {
+    const bool is_input = action.kind == ActionKind::backward_input;
+    const bool is_part = is_input || action.kind == ActionKind::backward_weight;
+    if (!is_part || run.stage(action.stage).splits_backward) {
+      result.push_back(action);
+    } else if (is_input) {
+      action.kind = ActionKind::backward;
+      result.push_back(action);
+    } else if (!result.empty() && result.back().joined) {
+      result.back().joined = action.joined;  // with what follows the weight part
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 layout::Schedule SimulatedRun::schedule() const {
-  if (!plan.is_asynchronous()) return layout::schedule_of(plan);
+  if (!plan.is_asynchronous()) {
+    auto schedule = layout::schedule_of(plan);
+    for (auto& actions : schedule.ranks) actions = as_run(actions, *this);
+    return schedule;
+  }
   return layout::asynchronous_segment(plan.asynchronous(), steps);
 }
 

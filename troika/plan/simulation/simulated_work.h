@@ -50,6 +50,9 @@ struct StageWork {
   std::vector<TensorSums> forward_sums = {};
   std::vector<TensorSums> backward_sums = {};
   bool sums_tokens = false;  // a sum is a reduce-scatter and an all-gather
+  // Whether passes that the schedule splits are split in a run, too (SplitBackward). If not, the
+  // input part is the whole backward pass, and there is no weight part.
+  bool splits_backward = true;
 };
 
 // Random and fixed changes to the times of passes. All draws depend only on `seed`, rank, step and
@@ -86,7 +89,8 @@ struct SimulatedRun {
   const StageWork& stage(int number) const {
     return stages[stages.size() == 1 ? 0 : static_cast<size_t>(number)];
   }
-  // Returns the actions of a step, or without flushes of all steps.
+  // Returns the actions of a step, or without flushes of all steps, with whole backward passes of
+  // the stages that do not split them.
   layout::Schedule schedule() const;
   // Whether a step, counted from 0, averages gradients, and whether it averages parameters.
   bool averages_gradients(int step) const;

@@ -31,7 +31,8 @@ class RecipeMaker {
       : run_(run),
         links_(links),
         ranks_(ranks),
-        groups_(ranks, is_zero() && zero_group() > 0 ? zero_group() : ranks.size()) {}
+        groups_(ranks, is_zero() && zero_group() > 0 ? zero_group() : ranks.size()),
+        spares_(is_summation() ? run.spare_devices() : std::vector<int>{}) {}
 
   StageRecipes make(const StageWork& work) const {
     StageRecipes recipes;
@@ -51,6 +52,7 @@ class RecipeMaker {
   }
 
  private:
+  bool is_summation() const { return run_.plan.exchange.method == ExchangeMethod::summation; }
   bool is_zero() const { return run_.plan.exchange.method == ExchangeMethod::zero; }
   size_t zero_group() const { return static_cast<size_t>(run_.plan.exchange.zero_group); }
 
@@ -62,14 +64,14 @@ class RecipeMaker {
                                        .algorithm = run_.all_reduce,
                                        .bytes = bytes,
                                        .reduce_per_byte = run_.reduce_per_byte,
-                                       .spares = run_.spare_devices()},
+                                       .spares = spares_},
                                       group, links_));
     }
     return together(all);
   }
 
   std::vector<CollectivePhase> reduce(double bytes) const {
-    if (run_.plan.exchange.method == ExchangeMethod::summation) {
+    if (is_summation()) {
       return phases(CollectiveKind::summation, bytes, {ranks_});
     }
     if (!is_zero()) return phases(CollectiveKind::all_reduce, bytes, {ranks_});
@@ -90,6 +92,7 @@ class RecipeMaker {
   const ClusterLinks& links_;
   const std::vector<int>& ranks_;
   const ShardGroups groups_;
+  const std::vector<int> spares_;  // of summation servers
 };
 
 // Makes the sums of passes among the ranks of a tensor axis.

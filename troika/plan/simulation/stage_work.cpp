@@ -15,6 +15,7 @@
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
 #include "troika/plan/lateness.h"
+#include "troika/plan/split_backward.h"
 #include "troika/plan/unsharded_bytes.h"
 
 namespace troika::plan {
@@ -331,12 +332,16 @@ std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan
     told.optimizer_bytes_per_second = profile.optimizer_bytes_per_second;
   }
   const StageMaker maker(plan, told);
+  const SplitBackward backward(profile, profile.topological_order());
+  const auto ends = blocks.cut(plan.stages.cut, stages, options.places.of("stages.cut"));
+  const bool recomputes = !layout::recompute_plan(plan.recompute, ends).empty();
   std::vector<StageWork> all;
   size_t begin = 0;
-  for (const size_t end : blocks.cut(plan.stages.cut, stages, options.places.of("stages.cut"))) {
+  for (const size_t end : ends) {
     const int replicas = plan.mesh.replicas(inventory.rank(static_cast<int>(all.size())));
     all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
                              replicas, profile));
+    all.back().splits_backward = !recomputes && backward.splits(begin, end);
     begin = end;
   }
   return all;

@@ -37,6 +37,7 @@ struct StageWorkOptions {
 //   where it takes most, when the activations of later blocks are freed.
 // - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its
 //   passes waits for the latest rank in each block.
+// - Stages split backward passes as SplitBackward says.
 // - A recomputed segment of blocks keeps the input of its first block, and repeats its forward pass
 //   before its backward pass, with its sums over the tensor axis.
 // Throws Error(usage) for a plan of another precision than the profile's or for another number of

@@ -53,14 +53,16 @@ std::vector<double> count_bytes(const TrainOptions& options, const data::Dataset
   return numbers;
 }
 
-std::vector<std::string> block_names(const TrainOptions& options) {
+// Returns the blocks with their names alone, and whether the last one has an output layer.
+std::vector<layout::ProfiledBlock> named_blocks(const TrainOptions& options) {
   compat::DeferredInit without_memory;
-  std::vector<std::string> names;
+  std::vector<layout::ProfiledBlock> named;
   without_memory.record([&] {
     const auto model = nn::make_model(options.model);
-    for (const auto& block : model->blocks()) names.push_back(block.name);
+    for (const auto& block : model->blocks()) named.push_back({.name = block.name});
+    named.back().has_output_layer = model->has_output_layer();
   });
-  return names;
+  return named;
 }
 
 }  // namespace
@@ -75,8 +77,8 @@ std::vector<layout::ProfiledBlock> counted_blocks(const TrainOptions& options,
                                                   const data::Dataset& dataset,
                                                   const nn::NumericPrecision& precision,
                                                   int64_t samples, const comm::Group& group) {
-  const auto names = block_names(options);
-  const auto numbers = at::zeros({static_cast<int64_t>(names.size()), 4}, at::kDouble);
+  auto blocks = named_blocks(options);
+  const auto numbers = at::zeros({static_cast<int64_t>(blocks.size()), 4}, at::kDouble);
   group.barrier({.label = "bytes of blocks"});
   if (group.rank() == 0) {
     const auto counted = count_bytes(options, dataset, precision, samples);
@@ -84,14 +86,12 @@ std::vector<layout::ProfiledBlock> counted_blocks(const TrainOptions& options,
   }
   group.broadcast(numbers, 0, {.label = "bytes of blocks"}).wait();
   const auto rows = numbers.accessor<double, 2>();
-  std::vector<layout::ProfiledBlock> blocks;
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
     const auto row = rows[static_cast<int64_t>(i)];
-    blocks.push_back({.name = names[i],
-                      .output_bytes = row[0],
-                      .saved_bytes = row[1],
-                      .parameter_bytes = row[3],
-                      .workspace_bytes = row[2]});
+    blocks[i].output_bytes = row[0];
+    blocks[i].saved_bytes = row[1];
+    blocks[i].workspace_bytes = row[2];
+    blocks[i].parameter_bytes = row[3];
   }
   return blocks;
 }
