@@ -122,10 +122,11 @@ at::Tensor as(const at::Tensor& tensor, at::ScalarType type) {
   return tensor.scalar_type() == type ? tensor : tensor.detach().to(type);
 }
 
-// Returns the product, recorded by the node that make_node(product) returns before it is computed.
-template <typename MakeNode>
+// Returns the product; with gradients, that of record(product, compute), which makes the nodes of
+// the graph and then calls compute().
+template <typename Record>
 at::Tensor recorded(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                    const MakeNode& make_node) {
+                    const Record& record) {
   const auto type = compat::compute_type(input);
   const Product of{input, weight, bias, as(input, type), as(weight, type)};
   const at::Tensor added = as(bias, type);
@@ -141,7 +142,7 @@ at::Tensor recorded(const at::Tensor& input, const at::Tensor& weight, const at:
       at::GradMode::is_enabled() &&
       (input.requires_grad() || weight.requires_grad() || (bias.defined() && bias.requires_grad()));
   if (!needs_gradients) return compute();
-  return make_node(of, compute);
+  return record(of, compute);
 }
 
 }  // namespace
