@@ -62,12 +62,12 @@ double Coordinator::evaluate(Deadline deadline) {
       assign();
       send_all();
     });
-    bool is_complete = false;
+    bool has_all = false;
     const bool is_in_time = endpoint_.run_until(
         [&] {
           lose_departed();
-          is_complete = portions_.is_complete();
-          return is_complete || is_stopped() || (options_.replicas > 0 && replicas_left() == 0);
+          has_all = portions_.is_complete();
+          return has_all || is_stopped() || (options_.replicas > 0 && replicas_left() == 0);
         },
         time_left(deadline));
     net::act_on(endpoint_, [&] {
@@ -75,7 +75,7 @@ double Coordinator::evaluate(Deadline deadline) {
       send_all();
     });
     worker_.end_step();
-    if (is_in_time && !is_complete) {
+    if (is_in_time && !has_all) {
       throw Error("server", ErrorKind::peer,
                   {.what = "no replica is left to compute a pass", .got = "0 replicas"});
     }
