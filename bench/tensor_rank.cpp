@@ -28,11 +28,11 @@ troika::nn::ModelOptions model_of(const std::string& name) {
                         {.what = "which model", .got = name, .expected = "gpt or llama"});
   }
   return {.name = name,
-          .width = 1024,
-          .layers = 4,
-          .heads = 16,
           .vocab_size = 8192,
           .context = 256,
+          .layers = 4,
+          .heads = 16,
+          .width = 1024,
           .tie_word_embeddings = false};
 }
 

@@ -5,16 +5,19 @@
 
 #include <chrono>
 #include <future>
+#include <set>
 
 #include "tests/parallel/tensor_courses.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/compat/autograd.h"
+#include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/dense.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/recompute/recompute.h"
+#include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/data_parallel.h"
@@ -139,6 +142,7 @@ TEST(TensorParallel, OfReplicasEqualsOneProcess) {
 }
 
 // Sums of a layer: two in the forward and two in the backward pass, each of [batch, tokens, width].
+// With sequence parallelism, the backward pass also gathers both inputs of column layers again.
 TEST(TensorParallel, SendsTheBytesOfTheFormulas) {
   const auto options = language("llama", 0, true, 4);
   comm::local::run(2, [&](const comm::Group& group) {
@@ -154,14 +158,70 @@ TEST(TensorParallel, SendsTheBytesOfTheFormulas) {
       };
       const double of_a_layer = bytes_with(3) - bytes_with(2);
       const double activation = kBatch * kLength * 16 * sizeof(double);
-      // A ring's all-reduce sends 2 (t - 1) / t of its bytes.
-      EXPECT_EQ(of_a_layer, 4 * activation) << sequence;
+      // A ring's all-reduce sends 2 (t - 1) / t of its bytes, an all-gather half of that.
+      EXPECT_EQ(of_a_layer, (sequence ? 5 : 4) * activation);
     }
   });
 }
 
-// Rank 1 begins its backward pass when rank 0 has the gradient of the weight, which a rank that
-// waited for the sum first would never have.
+// Counts the bytes of memory that operators save, each memory once.
+class SavedBytes : public compat::SavedTensorHooks {
+ public:
+  // Does not count the model's parameters and buffers.
+  explicit SavedBytes(const nn::Model& model) {
+    for (const auto& [name, tensor] : nn::named_state(model)) {
+      known_.insert(tensor.storage().data());
+    }
+  }
+  std::function<at::Tensor()> pack(const at::Tensor& tensor) override {
+    if (known_.insert(tensor.storage().data()).second) bytes_ += tensor.storage().nbytes();
+    return [kept = tensor.detach()] { return kept; };
+  }
+  double bytes() const { return static_cast<double>(bytes_); }
+
+ private:
+  std::set<const void*> known_;
+  size_t bytes_ = 0;
+};
+
+// Korthikanti et al. 2022 (arXiv 2205.05198, table 2), for parts of the activations of one rank.
+TEST(TensorParallel, KeepsTheActivationsOfTheTable) {
+  auto options = language("gpt", 0, true, 4);
+  options.width = 64;
+  options.context = 32;
+  options.dropout = 0.1;
+  const auto bytes_of_a_layer = [&](const comm::Group& group, bool sequence) {
+    const auto bytes_with = [&](int64_t layers) {
+      auto of = options;
+      of.layers = layers;
+      const auto model = make(of);
+      TensorParallel tensor(*model, group, split_table(of), {.sequence = sequence});
+      SavedBytes saved(*model);
+      const nn::KeyedDraws draws(nn::some_samples(kBatch));
+      const auto tokens = nn::example_input(of, kBatch);
+      const compat::SavedTensorGuard guard(saved);
+      const auto loss = model->forward({tokens}, nullptr);
+      return saved.bytes();
+    };
+    return bytes_with(3) - bytes_with(2);
+  };
+  double alone = 0;
+  comm::local::run(1, [&](const comm::Group& group) { alone = bytes_of_a_layer(group, false); });
+  const double of_attention = 5.0 * 4 * 32 / 64;  // 5 a s / h
+  for (const int t : {2, 4}) {
+    comm::local::run(t, [&](const comm::Group& group) {
+      const double whole = 34 + of_attention;
+      EXPECT_NEAR(bytes_of_a_layer(group, false) / alone,
+                  (10 + 24.0 / t + of_attention / t) / whole,
+                  0.1 * (10 + 24.0 / t + of_attention / t) / whole)
+          << t;
+      EXPECT_NEAR(bytes_of_a_layer(group, true) / alone, 1.0 / t, 0.1 / t) << t;
+    });
+  }
+}
+
+// Rank 1 begins its sum when rank 0 has the gradient of the weight, which a rank that waited for
+// the sum first would never have.
 TEST(AxisFunctions, WeightsAreDifferentiatedWhileTheSumRuns) {
   for (const bool tokens : {false, true}) {
     std::promise<void> differentiated;
@@ -171,15 +231,18 @@ TEST(AxisFunctions, WeightsAreDifferentiatedWhileTheSumRuns) {
           const auto x = at::arange(12, at::kDouble).reshape({1, 2, 6}).requires_grad_();
           const auto weight = at::ones({6, 3}, at::kDouble).mul(group.rank() + 1).requires_grad_();
           const auto entered = tokens ? gather_tokens(x, group) : copy_to_axis(x, group);
-          const auto number = number_beside_sum(entered);
-          ASSERT_TRUE(number);
-          const auto y = nn::dense_with_late_weights(entered, weight, {}, *number);
+          const auto late = weights_beside_sum(entered);
+          ASSERT_TRUE(late);
+          EXPECT_EQ(late->input != nullptr, tokens);
+          const auto y = nn::dense_with_late_weights(entered, weight, {}, *late);
           const compat::GradientHook hook(weight, [&] {
             if (group.rank() == 0) differentiated.set_value();
           });
           if (group.rank() == 1) {
-            ASSERT_EQ(differentiated.get_future().wait_for(std::chrono::seconds(30)),
-                      std::future_status::ready);
+            entered.register_hook([&](const at::Tensor&) {
+              EXPECT_EQ(differentiated.get_future().wait_for(std::chrono::seconds(30)),
+                        std::future_status::ready);
+            });
           }
           y.sum().backward();
           EXPECT_TRUE(x.grad().eq(3 * (1 + 2)).all().item<bool>());
