@@ -5,19 +5,16 @@
 
 #include <chrono>
 #include <future>
-#include <set>
 
 #include "tests/parallel/tensor_courses.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/compat/autograd.h"
-#include "troika/compat/saved_tensors.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/dense.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/recompute/recompute.h"
-#include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/data_parallel.h"
@@ -162,62 +159,6 @@ TEST(TensorParallel, SendsTheBytesOfTheFormulas) {
       EXPECT_EQ(of_a_layer, (sequence ? 5 : 4) * activation);
     }
   });
-}
-
-// Counts the bytes of memory that operators save, each memory once.
-class SavedBytes : public compat::SavedTensorHooks {
- public:
-  // Does not count the model's parameters and buffers.
-  explicit SavedBytes(const nn::Model& model) {
-    for (const auto& [name, tensor] : nn::named_state(model)) {
-      known_.insert(tensor.storage().data());
-    }
-  }
-  std::function<at::Tensor()> pack(const at::Tensor& tensor) override {
-    if (known_.insert(tensor.storage().data()).second) bytes_ += tensor.storage().nbytes();
-    return [kept = tensor.detach()] { return kept; };
-  }
-  double bytes() const { return static_cast<double>(bytes_); }
-
- private:
-  std::set<const void*> known_;
-  size_t bytes_ = 0;
-};
-
-// Korthikanti et al. 2022 (arXiv 2205.05198, table 2), for parts of the activations of one rank.
-TEST(TensorParallel, KeepsTheActivationsOfTheTable) {
-  auto options = language("gpt", 0, true, 4);
-  options.width = 64;
-  options.context = 32;
-  options.dropout = 0.1;
-  const auto bytes_of_a_layer = [&](const comm::Group& group, bool sequence) {
-    const auto bytes_with = [&](int64_t layers) {
-      auto of = options;
-      of.layers = layers;
-      const auto model = make(of);
-      TensorParallel tensor(*model, group, split_table(of), {.sequence = sequence});
-      SavedBytes saved(*model);
-      const nn::KeyedDraws draws(nn::some_samples(kBatch));
-      const auto tokens = nn::example_input(of, kBatch);
-      const compat::SavedTensorGuard guard(saved);
-      const auto loss = model->forward({tokens}, nullptr);
-      return saved.bytes();
-    };
-    return bytes_with(3) - bytes_with(2);
-  };
-  double alone = 0;
-  comm::local::run(1, [&](const comm::Group& group) { alone = bytes_of_a_layer(group, false); });
-  const double of_attention = 5.0 * 4 * 32 / 64;  // 5 a s / h
-  for (const int t : {2, 4}) {
-    comm::local::run(t, [&](const comm::Group& group) {
-      const double whole = 34 + of_attention;
-      EXPECT_NEAR(bytes_of_a_layer(group, false) / alone,
-                  (10 + 24.0 / t + of_attention / t) / whole,
-                  0.1 * (10 + 24.0 / t + of_attention / t) / whole)
-          << t;
-      EXPECT_NEAR(bytes_of_a_layer(group, true) / alone, 1.0 / t, 0.1 / t) << t;
-    });
-  }
 }
 
 // Rank 1 begins its sum when rank 0 has the gradient of the weight, which a rank that waited for
