@@ -28,6 +28,19 @@ std::vector<int64_t> members(const Group& group, int world_rank) {
   return {all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + all.numel()};
 }
 
+TEST(MeshGroups, WarnOfATensorAxisBetweenMachines) {
+  const auto warning_for = [](const std::string& mesh) {
+    testing::internal::CaptureStderr();
+    local::run_ranks(local::make(4, {0, 0, 1, 1}), [&](const Group& world) {
+      const MeshGroups groups(world, Mesh::parse(mesh));
+    });
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warning_for("data=2 tensor=2"), testing::IsEmpty());
+  EXPECT_THAT(warning_for("tensor=2 data=2"),
+              HasSubstr("ranks 0, 2 of a tensor axis are on several machines"));
+}
+
 TEST(MeshGroups, AreTheRanksAlongEachAxis) {
   for (const std::string text :
        {"data=6", "pipeline=2 data=3", "pipeline=2 data=2 tensor=2", "tensor=2 data=1 context=2"}) {

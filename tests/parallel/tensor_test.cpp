@@ -139,6 +139,7 @@ TEST(TensorParallel, OfReplicasEqualsOneProcess) {
 }
 
 // Sums of a layer: two in the forward and two in the backward pass, each of [batch, tokens, width].
+// With sequence parallelism, the backward pass also gathers both inputs of column layers again.
 TEST(TensorParallel, SendsTheBytesOfTheFormulas) {
   const auto options = language("llama", 0, true, 4);
   comm::local::run(2, [&](const comm::Group& group) {
@@ -154,14 +155,14 @@ TEST(TensorParallel, SendsTheBytesOfTheFormulas) {
       };
       const double of_a_layer = bytes_with(3) - bytes_with(2);
       const double activation = kBatch * kLength * 16 * sizeof(double);
-      // A ring's all-reduce sends 2 (t - 1) / t of its bytes.
-      EXPECT_EQ(of_a_layer, 4 * activation) << sequence;
+      // A ring's all-reduce sends 2 (t - 1) / t of its bytes, an all-gather half of that.
+      EXPECT_EQ(of_a_layer, (sequence ? 5 : 4) * activation);
     }
   });
 }
 
-// Rank 1 begins its backward pass when rank 0 has the gradient of the weight, which a rank that
-// waited for the sum first would never have.
+// Rank 1 begins its sum when rank 0 has the gradient of the weight, which a rank that waited for
+// the sum first would never have.
 TEST(AxisFunctions, WeightsAreDifferentiatedWhileTheSumRuns) {
   for (const bool tokens : {false, true}) {
     std::promise<void> differentiated;
@@ -171,15 +172,18 @@ TEST(AxisFunctions, WeightsAreDifferentiatedWhileTheSumRuns) {
           const auto x = at::arange(12, at::kDouble).reshape({1, 2, 6}).requires_grad_();
           const auto weight = at::ones({6, 3}, at::kDouble).mul(group.rank() + 1).requires_grad_();
           const auto entered = tokens ? gather_tokens(x, group) : copy_to_axis(x, group);
-          const auto number = number_beside_sum(entered);
-          ASSERT_TRUE(number);
-          const auto y = nn::dense_with_late_weights(entered, weight, {}, *number);
+          const auto late = weights_beside_sum(entered);
+          ASSERT_TRUE(late);
+          EXPECT_EQ(late->input != nullptr, tokens);
+          const auto y = nn::dense_with_late_weights(entered, weight, {}, *late);
           const compat::GradientHook hook(weight, [&] {
             if (group.rank() == 0) differentiated.set_value();
           });
           if (group.rank() == 1) {
-            ASSERT_EQ(differentiated.get_future().wait_for(std::chrono::seconds(30)),
-                      std::future_status::ready);
+            entered.register_hook([&](const at::Tensor&) {
+              EXPECT_EQ(differentiated.get_future().wait_for(std::chrono::seconds(30)),
+                        std::future_status::ready);
+            });
           }
           y.sum().backward();
           EXPECT_TRUE(x.grad().eq(3 * (1 + 2)).all().item<bool>());

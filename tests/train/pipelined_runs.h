@@ -30,6 +30,9 @@ inline nn::ModelOptions sizes_of(const std::string& model) {
     sizes.lora = {.rank = 2, .alpha = 4, .dropout = 0.2};
     return sizes;
   }
+  if (model == "gpt64") {
+    return {.name = "gpt", .vocab_size = 13, .context = 64, .layers = 3, .heads = 2, .width = 64};
+  }
   if (model.starts_with("gpt")) {
     return {.name = "gpt",
             .dropout = model == "gpt" ? 0 : 0.3,

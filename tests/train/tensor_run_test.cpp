@@ -307,8 +307,6 @@ TEST_F(TensorRun, RefusesWhatDoesNotCombine) {
         of.trainer.precision = "32";
       },
       combine("states of 8 bits"));
-  refused([&](auto& of) { of.offload.activations = folder_.path().string(); },
-          combine("offloaded activations"));
   refused([](auto& of) { of.trainer.recompute = "budget:1MiB"; },
           combine("recomputation by measured times"));
   refused([](auto& of) { of.trainer.strategy = "ddp"; }, "it takes no mesh.tensor; got 2");

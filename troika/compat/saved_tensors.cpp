@@ -78,11 +78,15 @@ SavedTensorGuard::~SavedTensorGuard() {
 }
 
 struct SavedTensor::Saved {
+  // A leaf that goes through hooks only refers to this, as it expects the graph to keep it.
+  std::shared_ptr<torch::autograd::Node> accumulator;
   torch::autograd::SavedVariable variable;
 };
 
 SavedTensor::SavedTensor(const at::Tensor& tensor)
-    : saved_(std::make_unique<Saved>(Saved{{tensor, /*is_output=*/false}})) {}
+    : saved_(std::make_unique<Saved>(
+          Saved{tensor.is_leaf() ? torch::autograd::impl::grad_accumulator(tensor) : nullptr,
+                {tensor, /*is_output=*/false}})) {}
 
 SavedTensor::~SavedTensor() = default;
 

@@ -4,6 +4,8 @@
 #include <torch/library.h>
 
 #include <array>
+#include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -24,7 +26,8 @@ bool is_out_in(const at::Tensor& weight) {
   return !weight.is_contiguous() && weight.t().is_contiguous();
 }
 
-// Composed of LibTorch's operators, so that hooks on these operators see it.
+// Composed of LibTorch's operators, so that hooks on these operators see it. `input` may be
+// undefined unless wanted[1].
 Gradients backward_of_dense(const at::Tensor& gradient, const at::Tensor& input,
                             const at::Tensor& weight, at::ScalarType of_input,
                             at::ScalarType of_parameters, Wanted wanted) {
@@ -32,7 +35,9 @@ Gradients backward_of_dense(const at::Tensor& gradient, const at::Tensor& input,
   const at::Tensor rows = gradient.reshape({-1, gradient.size(-1)});
   Gradients result;
   if (wanted[0]) {
-    std::get<0>(result) = at::mm(rows, weight.t()).to(of_input).view(input.sizes());
+    auto sizes = gradient.sizes().vec();
+    sizes.back() = weight.size(0);
+    std::get<0>(result) = at::mm(rows, weight.t()).to(of_input).view(sizes);
   }
   if (wanted[1]) {
     const at::Tensor left = input.flatten(0, -2);
@@ -78,30 +83,44 @@ class DenseBackward : public torch::autograd::Node {
  public:
   DenseBackward(const Product& of, torch::autograd::edge_list&& edges)
       : DenseBackward(of, std::move(edges), at::sequence_number::get_and_increment()) {}
-  DenseBackward(const Product& of, torch::autograd::edge_list&& edges, uint64_t sequence_number)
+  // `remade` replaces the left factor.
+  DenseBackward(const Product& of, torch::autograd::edge_list&& edges, uint64_t sequence_number,
+                std::shared_ptr<RemadeInput> remade = nullptr)
       : Node(sequence_number, std::move(edges)),
-        input_(of.left, /*is_output=*/false),
+        remade_(std::move(remade)),
         weight_(of.right, /*is_output=*/false),
         of_input_(of.input.scalar_type()),
-        of_parameters_(of.weight.scalar_type()) {}
+        of_parameters_(of.weight.scalar_type()) {
+    if (!next_edge(1).is_valid()) return;
+    if (remade_) {
+      remade_->add_user();
+    } else {
+      input_ = SavedVariable(of.left, /*is_output=*/false);
+    }
+  }
 
   variable_list apply(variable_list&& gradients) override {
     compat::refuse_create_graph("nn::dense");
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
     const Wanted wanted{task_should_compute_output(0), task_should_compute_output(1),
                         task_should_compute_output(2)};
+    const at::Tensor weight = weight_.unpack();
+    at::Tensor input;
+    if (wanted[1]) input = remade_ ? remade_->take().to(weight.scalar_type()) : input_.unpack();
     auto [of_input, of_weight, of_bias] = dense_backward_operator().call(
-        gradients[0], input_.unpack(), weight_.unpack(), of_input_, of_parameters_, wanted);
+        gradients[0], input, weight, of_input_, of_parameters_, wanted);
     return {std::move(of_input), std::move(of_weight), std::move(of_bias)};
   }
 
   void release_variables() override {
     input_.reset_data();
+    remade_.reset();
     weight_.reset_data();
   }
 
  private:
-  SavedVariable input_;
+  SavedVariable input_;  // if the gradient of the weight needs it
+  std::shared_ptr<RemadeInput> remade_;
   SavedVariable weight_;
   const at::ScalarType of_input_;
   const at::ScalarType of_parameters_;
@@ -110,10 +129,18 @@ class DenseBackward : public torch::autograd::Node {
 // Hands its gradient on to several nodes.
 class Fork : public torch::autograd::Node {
  public:
-  using Node::Node;
+  // Starts to make `remade` before these nodes run.
+  Fork(torch::autograd::edge_list&& edges, std::shared_ptr<RemadeInput> remade)
+      : Node(std::move(edges)), remade_(std::move(remade)) {}
+
   variable_list apply(variable_list&& gradients) override {
+    if (remade_) remade_->start();
     return variable_list(num_outputs(), gradients[0]);
   }
+  void release_variables() override { remade_.reset(); }
+
+ private:
+  std::shared_ptr<RemadeInput> remade_;
 };
 
 // Returns `tensor` itself, with its graph, if it has this type; otherwise a detached copy.
@@ -158,13 +185,16 @@ at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Te
 }
 
 at::Tensor dense_with_late_weights(const at::Tensor& input, const at::Tensor& weight,
-                                   const at::Tensor& bias, uint64_t sequence_number) {
+                                   const at::Tensor& bias, const LateWeights& late_weights) {
   return recorded(input, weight, bias, [&](const Product& of, const auto& compute) {
+    const auto remade = weight.requires_grad() ? late_weights.input : nullptr;
     auto edges = torch::autograd::collect_next_edges(of.input, of.weight, of.bias);
     torch::autograd::edge_list of_input{edges[0], {}, {}}, of_weights{{}, edges[1], edges[2]};
     const auto early = compat::make_node<DenseBackward>(of, std::move(of_input));
-    const auto late = compat::make_node<DenseBackward>(of, std::move(of_weights), sequence_number);
-    const auto fork = compat::make_node<Fork>(torch::autograd::edge_list{{early, 0}, {late, 0}});
+    const auto late = compat::make_node<DenseBackward>(of, std::move(of_weights),
+                                                       late_weights.sequence_number, remade);
+    const auto fork =
+        compat::make_node<Fork>(torch::autograd::edge_list{{early, 0}, {late, 0}}, remade);
     at::Tensor output = compute();
     early->add_input_metadata(output);
     late->add_input_metadata(output);

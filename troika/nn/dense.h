@@ -19,10 +19,12 @@ namespace troika::nn {
 // once: a backward pass with create_graph throws Error(usage).
 at::Tensor dense(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
-// The same, but the gradients of `weight` and `bias` are computed by a node of their own with this
-// sequence number: autograd's engine runs it after all nodes of higher numbers that it could run.
+// The same, but the gradients of `weight` and `bias` are computed by a node of their own with
+// `late.sequence_number`: autograd's engine runs it after all nodes of higher numbers that it could
+// run. With `late.input`, `input` is not kept; the backward pass starts to make it again before it
+// computes the gradient of the input, and takes it for that of the weight.
 at::Tensor dense_with_late_weights(const at::Tensor& input, const at::Tensor& weight,
-                                   const at::Tensor& bias, uint64_t sequence_number);
+                                   const at::Tensor& bias, const LateWeights& late);
 
 // Hugging Face's Conv1D: dense() with parameters `weight` [in, out], drawn from N(0, deviation^2),
 // and `bias` [out], which starts at 0.

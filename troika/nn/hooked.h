@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,25 @@ struct EqualPart {
   int64_t dim;
   int64_t index;
   int64_t count;
+};
+
+// The input of linear layers that is not kept for the backward pass, but made again there.
+class RemadeInput {
+ public:
+  virtual ~RemadeInput() = default;
+  // One more layer will take the input in each backward pass.
+  virtual void add_user() = 0;
+  // Starts to make it, unless that has begun. Does not block.
+  virtual void start() = 0;
+  // Blocks until it is made, and returns it. The last user's call drops it.
+  virtual at::Tensor take() = 0;
+};
+
+// How a layer computes the gradients of its weight and bias: in a node of the graph with this
+// sequence number.
+struct LateWeights {
+  uint64_t sequence_number = 0;
+  std::shared_ptr<RemadeInput> input = nullptr;  // null: the layer keeps its input
 };
 
 // Base class of modules that run such functions. A module without functions does the same as if it
@@ -32,10 +52,10 @@ class Hooked {
   // weight, before it adds its bias. Only these layers call it.
   void hook_product(Hook hook) { product_ = std::move(hook); }
   // A linear layer without a hook of its product computes the gradients of its weight and bias as
-  // late as number(input) says (nn::dense_with_late_weights()), if it says so. Only linear layers
+  // late as hook(input) says (nn::dense_with_late_weights()), if it says so. Only linear layers
   // call it.
-  using LateWeights = std::function<std::optional<uint64_t>(const at::Tensor& input)>;
-  void hook_weights(LateWeights number) { weights_ = std::move(number); }
+  using WeightsHook = std::function<std::optional<LateWeights>(const at::Tensor& input)>;
+  void hook_weights(WeightsHook hook) { weights_ = std::move(hook); }
   void unhook() {
     input_ = product_ = nullptr;
     weights_ = nullptr;
@@ -51,8 +71,8 @@ class Hooked {
   at::Tensor hooked_input(const at::Tensor& input) const { return input_ ? input_(input) : input; }
   bool hooks_product() const { return product_ != nullptr; }
   at::Tensor hooked_product(const at::Tensor& product) const { return product_(product); }
-  std::optional<uint64_t> late_weights(const at::Tensor& input, const at::Tensor& weight,
-                                       const at::Tensor& bias) const {
+  std::optional<LateWeights> late_weights(const at::Tensor& input, const at::Tensor& weight,
+                                          const at::Tensor& bias) const {
     const bool are_trained = weight.requires_grad() || (bias.defined() && bias.requires_grad());
     return weights_ && are_trained ? weights_(input) : std::nullopt;
   }
@@ -63,7 +83,7 @@ class Hooked {
  private:
   Hook input_;
   Hook product_;
-  LateWeights weights_;
+  WeightsHook weights_;
   Hook branch_;
 };
 

@@ -1,16 +1,41 @@
 #include "troika/comm/world/mesh_groups.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 
 namespace troika::comm {
 
 using layout::Axis;
+
+namespace {
+
+// A tensor axis sums activations several times in each layer.
+void warn_of_tensor_axes_between_nodes(const Group& world, const layout::Mesh& mesh) {
+  const auto& nodes = world.nodes();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const auto ranks = mesh.group(rank, {Axis::tensor});
+    const auto is_elsewhere = [&](int other) {
+      return nodes[static_cast<size_t>(other)] != nodes[static_cast<size_t>(rank)];
+    };
+    if (std::ranges::none_of(ranks, is_elsewhere)) continue;
+    log::warn(
+        "[comm] ranks {} of a tensor axis are on several machines, so every layer waits for the "
+        "network; mesh.axes with tensor last, and a size that divides the ranks of each machine, "
+        "keep the axis inside machines",
+        fmt::join(ranks, ", "));
+    return;
+  }
+}
+
+}  // namespace
 
 MeshGroups::MeshGroups(Group world, layout::Mesh mesh)
     : world_(std::move(world)), mesh_(std::move(mesh)) {
@@ -21,6 +46,7 @@ MeshGroups::MeshGroups(Group world, layout::Mesh mesh)
                  .expected = std::to_string(world_.size())});
   }
   world_.place_ranks(mesh_);
+  if (world_.rank() == 0) warn_of_tensor_axes_between_nodes(world_, mesh_);
   groups_.resize(layout::kAxes);
   for (size_t i = 0; i < layout::kAxes; ++i) {
     const auto axis = static_cast<Axis>(i);

@@ -40,20 +40,38 @@ RunningSum summed(const at::Tensor& x, const comm::Group& axis, bool async_op) {
   return {std::move(sum), std::move(work)};
 }
 
+// Tensors that may still be gathered: `all` must not be touched before finish() has returned.
+struct RunningGather {
+  at::Tensor own;
+  at::Tensor all;
+  comm::Work work;
+  int64_t dim;
+
+  at::Tensor finish() const {
+    work.wait();
+    return all.transpose(0, dim).contiguous();
+  }
+};
+
 // Rank r has lengths[r] elements of dimension `dim`.
-at::Tensor gathered(const at::Tensor& x, int64_t dim, const std::vector<int64_t>& lengths,
-                    const comm::Group& axis) {
+RunningGather gather(const at::Tensor& x, int64_t dim, const std::vector<int64_t>& lengths,
+                     const comm::Group& axis, bool async_op) {
   const at::Tensor own = x.transpose(0, dim).contiguous();
   auto sizes = own.sizes().vec();
   sizes[0] = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   const at::Tensor all = at::empty(sizes, own.options());
-  axis.all_gather(all, own, lengths, {.label = "tensor axis: gather"});
-  return all.transpose(0, dim).contiguous();
+  auto work =
+      axis.all_gather(all, own, lengths, {.label = "tensor axis: gather", .async_op = async_op});
+  return {own, all, std::move(work), dim};
+}
+
+RunningGather gather_own_tokens(const at::Tensor& x, const comm::Group& axis, bool async_op) {
+  const std::vector<int64_t> lengths(static_cast<size_t>(axis.size()), x.size(kTokens));
+  return gather(x, kTokens, lengths, axis, async_op);
 }
 
 at::Tensor gathered_tokens(const at::Tensor& x, const comm::Group& axis) {
-  const std::vector<int64_t> lengths(static_cast<size_t>(axis.size()), x.size(kTokens));
-  return gathered(x, kTokens, lengths, axis);
+  return gather_own_tokens(x, axis, /*async_op=*/false).finish();
 }
 
 RunningSum tokens_of_sum(const at::Tensor& x, const comm::Group& axis, bool async_op) {
@@ -98,15 +116,53 @@ at::Tensor with_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor 
   return result;
 }
 
+// The tokens of all ranks, of which each keeps its own.
+class GatheredAgain : public nn::RemadeInput {
+ public:
+  GatheredAgain(const at::Tensor& own, comm::Group axis)
+      : own_(own, /*is_output=*/false), axis_(std::move(axis)) {}
+
+  void add_user() override { ++users_; }
+  void start() override {
+    if (running_) return;
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    running_ = gather_own_tokens(own_.unpack(), axis_, /*async_op=*/true);
+  }
+  at::Tensor take() override {
+    start();
+    const at::AutoDispatchBelowADInplaceOrView no_graph;
+    if (!all_.defined()) all_ = running_->finish();
+    at::Tensor all = all_;
+    if (++takes_ < users_) return all;
+    takes_ = 0;
+    running_.reset();
+    all_.reset();
+    return all;
+  }
+
+ private:
+  torch::autograd::SavedVariable own_;
+  const comm::Group axis_;
+  int users_ = 0, takes_ = 0;
+  std::optional<RunningGather> running_;
+  at::Tensor all_;
+};
+
 // Starts a sum in the backward pass. The node behind it waits for the sum. Nodes whose sequence
 // numbers are between theirs run in between.
 class SumStart : public torch::autograd::Node {
  public:
   using Start = std::function<RunningSum(const at::Tensor&)>;
 
+  // `input`: that of layers behind this node, if they need not keep it.
   SumStart(Start start, std::shared_ptr<std::optional<RunningSum>> running,
-           torch::autograd::edge_list&& edges)
-      : Node(std::move(edges)), start_(std::move(start)), running_(std::move(running)) {}
+           std::shared_ptr<nn::RemadeInput> input, torch::autograd::edge_list&& edges)
+      : Node(std::move(edges)),
+        start_(std::move(start)),
+        running_(std::move(running)),
+        input_(std::move(input)) {}
+
+  nn::LateWeights late_weights() const { return {sequence_nr() - 1, input_}; }
 
   variable_list apply(variable_list&& gradients) override {
     compat::refuse_create_graph("a collective over the tensor axis");
@@ -115,14 +171,18 @@ class SumStart : public torch::autograd::Node {
     *running_ = start_(gradients[0]);
     return {(*running_)->tensor};
   }
+  void release_variables() override { input_.reset(); }
 
  private:
   const Start start_;
   const std::shared_ptr<std::optional<RunningSum>> running_;
+  std::shared_ptr<nn::RemadeInput> input_;
 };
 
-// Returns forward(x), whose gradient is the sum that start(gradient) starts.
-at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumStart::Start start) {
+// Returns forward(x), whose gradient is the sum that start(gradient) starts. Calls `remade`, if it
+// is not null and the result has a graph.
+at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumStart::Start start,
+                            const std::function<std::shared_ptr<nn::RemadeInput>()>& remade) {
   const auto running = std::make_shared<std::optional<RunningSum>>();
   const at::Tensor entering = with_gradient(
       x, [](const at::Tensor& input) { return at::alias(input); },
@@ -136,10 +196,10 @@ at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumSta
     return forward(entering);
   }();
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return result;
-  at::sequence_number::get_and_increment();  // number_beside_sum()
-  compat::set_history(result,
-                      compat::make_node<SumStart>(std::move(start), running,
-                                                  torch::autograd::collect_next_edges(entering)));
+  at::sequence_number::get_and_increment();  // of SumStart::late_weights()
+  compat::set_history(
+      result, compat::make_node<SumStart>(std::move(start), running, remade ? remade() : nullptr,
+                                          torch::autograd::collect_next_edges(entering)));
   return result;
 }
 
@@ -152,7 +212,8 @@ at::Tensor in_memory_order(const at::Tensor& x) {
 at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
   return with_running_sum(
       x, [](const at::Tensor& input) { return at::alias(input); },
-      [axis](const at::Tensor& gradient) { return summed(gradient, axis, /*async_op=*/true); });
+      [axis](const at::Tensor& gradient) { return summed(gradient, axis, /*async_op=*/true); },
+      /*remade=*/nullptr);
 }
 
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
@@ -166,7 +227,10 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
   const auto own = widths.begin() + axis.rank();
   const int64_t begin = std::accumulate(widths.begin(), own, int64_t{0});
   return with_gradient(
-      x, [&](const at::Tensor& input) { return gathered(input, input.dim() - 1, widths, axis); },
+      x,
+      [&](const at::Tensor& input) {
+        return gather(input, input.dim() - 1, widths, axis, /*async_op=*/false).finish();
+      },
       [begin, width = *own](const at::Tensor& gradient) {
         return gradient.slice(-1, begin, begin + width).contiguous();
       });
@@ -183,13 +247,14 @@ at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis) {
       x, [&](const at::Tensor& input) { return gathered_tokens(input, axis); },
       [axis](const at::Tensor& gradient) {
         return tokens_of_sum(gradient, axis, /*async_op=*/true);
-      });
+      },
+      [&] { return std::make_shared<GatheredAgain>(x, axis); });
 }
 
-std::optional<uint64_t> number_beside_sum(const at::Tensor& x) {
+std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x) {
   const auto* const start = dynamic_cast<SumStart*>(x.grad_fn().get());
   if (!start) return std::nullopt;
-  return start->sequence_nr() - 1;
+  return start->late_weights();
 }
 
 at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis) {

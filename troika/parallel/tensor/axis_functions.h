@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "troika/comm/group.h"
+#include "troika/nn/hooked.h"
 
 namespace troika::parallel {
 
@@ -40,9 +41,11 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
 at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis);
 // Concatenates the ranks' tokens. The gradient is the sum of the ranks' gradients, cut again.
 at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis);
-// The sequence number of nodes that run between the start of the sum that is the gradient of `x`
-// and the wait for it, where `x` was returned by copy_to_axis() or gather_tokens() and has a graph.
-std::optional<uint64_t> number_beside_sum(const at::Tensor& x);
+// Where `x` was returned by copy_to_axis() or gather_tokens() and has a graph: how layers of this
+// input compute the gradients of their weights between the start of the sum that is the gradient of
+// `x` and the wait for it. With gather_tokens(), the layers keep nothing: the backward pass gathers
+// the tokens again, while the gradient of the input is computed.
+std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x);
 // Returns this rank's tokens of the sum of the ranks' tensors. The gradient is that of all tokens.
 at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis);
 

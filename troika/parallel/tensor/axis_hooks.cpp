@@ -66,7 +66,7 @@ void AxisHooks::add(const RuledModule& of, bool has_own_input) {
       break;
     case Split::column:
       if (has_own_input) hooked->hook_input(enter);
-      hooked->hook_weights(number_beside_sum);
+      hooked->hook_weights(weights_beside_sum);
       break;
     case Split::row:
       hooked->hook_product(leave);

@@ -10,9 +10,11 @@
 #include "troika/base/memory.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/offload.h"
 #include "troika/nn/state.h"
 #include "troika/observe/step_times.h"
 #include "troika/train/engine/make_exchange.h"
+#include "troika/train/engine/make_offload.h"
 #include "troika/train/engine/make_whole.h"
 #include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/options/options.h"
@@ -98,6 +100,9 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
       plan.recompute,
       parallel::ends_for(blocks, plan.stages.cut,
                          parallel::passes_for(options, plan.mesh, blocks.blocks().size()))));
+  if (!plan.offload.activations.empty()) {
+    offloading_ = nn::offload(*model(), make_offload(plan.offload.activations, placement_.device));
+  }
   options.memory_format = placement_.memory_format;
   options.precision = placement_.precision;
   options.trace = setup.trace;

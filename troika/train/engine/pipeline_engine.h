@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "troika/nn/block_wrapper.h"
 #include "troika/parallel/pipeline/pipeline.h"
 #include "troika/train/engine/engine.h"
 #include "troika/train/engine/engine_state.h"
@@ -68,6 +69,7 @@ class PipelineEngine : public Engine {
   const Placement placement_;
   const OptimizerRecipe recipe_;
   LearningRate learning_rate_;
+  nn::WrapperGuard offloading_;
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::optional<Optimization> optimization_;
   std::optional<EngineState> state_;

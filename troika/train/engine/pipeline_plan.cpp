@@ -175,9 +175,6 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
                                     places_of_plan(options).of("schedule.name")),
                  .expected = expected});
   };
-  if (!plan.offload.activations.empty()) {
-    refuse("offload.activations " + plan.offload.activations, "none, or trainer.recompute");
-  }
   if (options.trainer.sync_batchnorm && plan.mesh.has_uneven_stages()) {
     refuse("trainer.sync_batchnorm on stages with different numbers of replicas",
            "as many replicas of each stage, or batch norms of micro-batches");

@@ -18,6 +18,7 @@
 #include "troika/parallel/pipeline/left_out.h"
 #include "troika/train/engine/asynchronous_engine.h"
 #include "troika/train/engine/make_exchange.h"
+#include "troika/train/engine/make_offload.h"
 #include "troika/train/engine/make_whole.h"
 #include "troika/train/engine/measured_recompute.h"
 #include "troika/train/engine/pipeline_engine.h"
@@ -32,20 +33,6 @@ namespace troika::train {
 namespace {
 
 using layout::ActionKind;
-
-// Makes the hooks that offload activations: to a folder, or with "host" from a GPU to the host.
-std::shared_ptr<compat::SavedTensorHooks> make_offload(const std::string& to,
-                                                       const at::Device& device) {
-  const bool to_host = to == "host";
-  if (to_host == device.is_cpu()) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "offload.activations does not go with where the run computes",
-                 .got = to + " for " + device.str(),
-                 .expected = device.is_cpu() ? "a folder for files" : "host"});
-  }
-  if (to_host) return std::make_shared<nn::HostOffload>();
-  return std::make_shared<nn::ActivationOffload>(to);
-}
 
 // Does what Module::zero_grad(true) does, without building lists of names.
 void drop_gradients(const torch::nn::Module& module) {

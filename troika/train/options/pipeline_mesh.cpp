@@ -260,10 +260,6 @@ void require_runnable_axes(const layout::Plan& plan, const layout::PlanPlaces& p
     refuse("replicas in threads", "mesh.threads", fmt::format("mesh.threads {}", plan.threads),
            "0");
   }
-  if (!plan.offload.activations.empty()) {
-    refuse("offloaded activations", "memory.offload_activations",
-           "offload.activations " + plan.offload.activations, "none");
-  }
   if (layout::recompute_budget(plan.recompute)) {
     refuse("recomputation by measured times", "memory.recompute",
            "trainer.recompute " + plan.recompute, "full, selective, sqrt or every_K");
