@@ -18,7 +18,7 @@ using testing::Key;
 constexpr size_t kChunk = 65'536;  // numbers
 constexpr size_t kPeers = 5;       // the last one is a client, and the first or it is lost
 const std::vector<size_t> kParts{2 * kChunk, 2 * kChunk, 2 * kChunk + 100, 2 * kChunk, 0};
-constexpr size_t kCount = 8 * kChunk + 100;
+constexpr size_t kNumbersOfAll = 8 * kChunk + 100;
 constexpr test::SimulatedLinks kLinks{.bytes_per_second = 100e6};
 
 // All numbers of a peer's vector are the same, so that sets of peers have different averages.
@@ -41,7 +41,7 @@ class Faults {
  public:
   Faults() : group({Mode::node, Mode::node, Mode::node, Mode::node, Mode::client}, kParts, kLinks) {
     for (size_t i = 0; i < kPeers; ++i) {
-      values.push_back(std::make_shared<std::vector<double>>(kCount, value_of(i)));
+      values.push_back(std::make_shared<std::vector<double>>(kNumbersOfAll, value_of(i)));
     }
   }
   void begin(size_t peer) {
@@ -60,7 +60,7 @@ class Faults {
     of_all = count_of(average_of(all));
     of_rest = count_of(average_of(rest));
     own = count_of(value_of(peer));
-    EXPECT_EQ(of_all + of_rest + own, kCount) << peer;
+    EXPECT_EQ(of_all + of_rest + own, kNumbersOfAll) << peer;
   }
 
   SimulatedGroup group;
@@ -100,7 +100,7 @@ TEST_P(AveragingFaults, LeaveTheRestExact) {
     if (i == lost) continue;
     ASSERT_TRUE(run.group.results.contains(i)) << i;
     run.count(i, lost);
-    EXPECT_GT(run.of_all + run.of_rest, kCount / 2) << i;
+    EXPECT_GT(run.of_all + run.of_rest, kNumbersOfAll / 2) << i;
     EXPECT_EQ(run.group.results[i].is_complete(), run.own == 0) << i;
     if (fault == Fault::before_start) {
       EXPECT_EQ(run.own, lost_part) << i;
@@ -128,9 +128,9 @@ TEST(Averaging, LateMembersAreLeftOut) {
   pass(run.group.network, .1);
   EXPECT_TRUE(run.group.results.contains(0));
   run.count(1, 0);
-  EXPECT_EQ(run.of_rest, kCount - kParts[0]);
+  EXPECT_EQ(run.of_rest, kNumbersOfAll - kParts[0]);
   run.count(0, 0);
-  EXPECT_EQ(run.own, kCount);
+  EXPECT_EQ(run.own, kNumbersOfAll);
 }
 
 TEST(Averaging, MembersWithNumbersThatAreNotFiniteAreLeftOut) {

@@ -219,6 +219,8 @@ void Peer<Number>::check_due() {
   // Auxiliary peers and clients do not lead, but follow the state that they have.
   if (leading.version.epoch != epoch() || leading.version.history != history()) return;
   phase_ = Phase::due;
+  // Others may not know yet that the batch is complete.
+  tracker_.announce();
   if (options_.mode == Mode::auxiliary) {
     contribute(epoch(), nullptr, 0);
   } else {

@@ -78,6 +78,8 @@ class ProgressTracker {
 
   // Begins an epoch of this peer without samples.
   void begin_epoch(int64_t epoch, const std::string& history, bool is_partial);
+  // Tells the others about the samples that this peer has now.
+  void announce() { publish(); }
   // Adds samples that this peer has processed.
   void report(int64_t samples);
 

@@ -26,6 +26,8 @@ struct StateQuestion {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateQuestion, digest, offset)
 
+}  // namespace
+
 // Stands before the bytes of an answer, in a line of its own.
 struct StateHead {
   int64_t epoch = 0;
@@ -35,8 +37,6 @@ struct StateHead {
   uint64_t total = 0, offset = 0;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateHead, epoch, history, is_partial, digest, total, offset)
-
-}  // namespace
 
 struct StateTransfer::Download {
   int64_t least_epoch = 0;
