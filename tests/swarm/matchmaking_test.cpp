@@ -81,7 +81,7 @@ TEST(Matchmaking, ClientsDoNotLead) {
   EXPECT_THAT(peers.group_of(0), IsEmpty());
   EXPECT_THAT(peers.group_of(1), IsEmpty());
   peers.seek(0, 3, {.is_client = true});
-  peers.seek(1, 4, {.is_client = true});
+  peers.seek(1, 1, {.is_client = true});  // before the leader
   peers.seek(2, 2);
   pass(peers.network, 3);
   for (size_t i = 0; i < 3; ++i) EXPECT_THAT(peers.group_of(i), ElementsAre(0, 1, 2));
@@ -120,7 +120,7 @@ TEST(Matchmaking, RefusalsHaveTypes) {
   const auto refusal = [&](size_t peer, const std::string& key, const std::string& schema,
                            int64_t deadline) {
     const auto text = fmt::format(
-        R"({{"kind":0,"attempt":1,"key":"{}","schema":"{}","gathered":"","deadline":{},)"
+        R"({{"kind":0,"attempt":1,"key":"{}","schema":"{}","gathered":"","is_client":false,"deadline":{},)"
         R"("refusal":0,"suggested":"","id":0,"members":{{}}}})",
         key, schema, deadline);
     net::send_owned(*peers.endpoints[2], peers.name(peer), kMatchmaking,
@@ -180,7 +180,7 @@ TEST(Matchmaking, RandomMessagesCrashNothing) {
   Random random(1);
   Seekers peers(2);
   const std::string valid =
-      R"({"kind":0,"attempt":1,"key":"","schema":"","gathered":"","deadline":1,"refusal":2,)"
+      R"({"kind":0,"attempt":1,"key":"","schema":"","gathered":"","is_client":false,"deadline":1,"refusal":2,)"
       R"("suggested":"","id":1,"members":{"a":"b"}})";
   peers.seek(1, 3600);
   for (int trial = 0; trial < 300; ++trial) {

@@ -58,7 +58,8 @@ struct AveragingResult {
   bool is_cancelled = false;
   std::vector<Part> parts = {};                      // of each reducer, empty for auxiliary peers
   std::map<std::string, std::string> excluded = {};  // contributors that this peer lost, and why
-  double weight = 0;  // the least sum of weights of an average in this vector
+  // The least sum of weights of an average that this peer computed or got; 0: there was none.
+  double weight = 0;
   uint64_t sent = 0;  // bytes of packed numbers
   uint64_t received = 0;
 

@@ -193,6 +193,11 @@ void TypedRound<Number>::write(const Chunk& chunk, std::span<const Number> numbe
                                size_t part) {
   std::ranges::copy(numbers, values_->begin() + static_cast<std::ptrdiff_t>(chunk.first));
   result_.parts[part].averaged += chunk.count;
+  note_weight(weight);
+}
+
+template <typename Number>
+void TypedRound<Number>::note_weight(double weight) {
   result_.weight = result_.weight == 0 ? weight : std::min(result_.weight, weight);
 }
 
@@ -258,6 +263,7 @@ void TypedRound<Number>::send_reduced(
       send(index, head, delta);
     }
   }
+  if (average) note_weight(weight);
   if (!contributes()) return;
   const auto part =
       std::ranges::find(result_.parts, endpoint_.name(), &AveragingResult::Part::reducer);

@@ -61,6 +61,7 @@ class TypedRound : public AveragingRound, public std::enable_shared_from_this<Ty
             net::Completion completion = {});
   std::vector<Number> unpacked(const AveragingHead& head, std::string_view bytes) const;
   void write(const Chunk& chunk, std::span<const Number> numbers, double weight, size_t part);
+  void note_weight(double weight);
   void exclude(size_t index, const std::string& why, bool tells);
   void end_gathering(size_t index, const std::string& problem);
   void check_times();

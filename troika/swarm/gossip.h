@@ -18,8 +18,8 @@ inline constexpr net::Channel kGossip = 0x5351'0000;
 
 struct GossipLimits {
   size_t most_records = size_t{1} << 16;
-  size_t most_of_peer = 32;     // records of one peer
-  double most_per_second = 20;  // records of one peer, with bursts of twice as many
+  size_t most_of_peer = 32;      // records of one peer
+  double most_per_second = 100;  // records of one peer, with bursts of twice as many
 };
 
 // A record travels along all connections between peers, but to each neighbour only from one that

@@ -37,14 +37,15 @@ struct Matchmaking::Message {
   Kind kind = Kind::join;
   uint64_t attempt = 0;
   std::string key = {}, schema = {}, gathered = {};  // of a join
+  bool is_client = false;
   int64_t deadline = 0;  // of a join; of an acceptance: milliseconds until the leader begins
   Refusal refusal = Refusal::not_seeking;
   std::string suggested = {};
   uint64_t id = 0;  // of a begin
   std::map<std::string, std::string> members = {};
 
-  NLOHMANN_DEFINE_TYPE_INTRUSIVE(Message, kind, attempt, key, schema, gathered, deadline, refusal,
-                                 suggested, id, members)
+  NLOHMANN_DEFINE_TYPE_INTRUSIVE(Message, kind, attempt, key, schema, gathered, is_client, deadline,
+                                 refusal, suggested, id, members)
 };
 
 const char* describe(Refusal refusal) {
@@ -154,7 +155,8 @@ std::optional<Refusal> Matchmaking::fault_of(const std::string& peer, const Mess
   if (join.key != search_.key) return Refusal::bad_group_key;
   if (join.schema != search_.schema) return Refusal::bad_schema;
   if (search_.is_client || is_accepted_) return Refusal::not_a_leader;
-  if (SeekingPlace(WallTime(join.deadline), peer) <= place()) return Refusal::bad_place;
+  const bool is_before = SeekingPlace(WallTime(join.deadline), peer) <= place();
+  if (is_before && !join.is_client) return Refusal::bad_place;
   if (followers_.size() + 1 >= search_.target_size) return Refusal::group_is_full;
   return std::nullopt;
 }
@@ -206,8 +208,10 @@ void Matchmaking::ask_next() {
     const auto body = parsed<SeekingBody>(record.body);
     const SeekingPlace theirs(WallTime(body.deadline), record.peer);
     const auto avoided = avoided_.find(record.peer);
-    if (body.key != search_.key || body.is_client || theirs >= place() ||
-        (avoided != avoided_.end() && avoided->second > now)) {
+    // Clients lead nobody, so all others are before them.
+    const bool is_before = search_.is_client || theirs < place();
+    if (record.peer == endpoint_.name() || body.key != search_.key || body.is_client ||
+        !is_before || (avoided != avoided_.end() && avoided->second > now)) {
       continue;
     }
     // The suggestion of a peer that refused comes first.
@@ -221,12 +225,19 @@ void Matchmaking::ask_next() {
   is_accepted_ = false;
   asked_ = now;
   leader_until_ = now + answers_.limit();
-  send(leader_, {.kind = Message::Kind::join,
-                 .attempt = ++attempt_,
-                 .key = search_.key,
-                 .schema = search_.schema,
-                 .gathered = search_.gathered,
-                 .deadline = search_.deadline.count()});
+  ++attempt_;
+  send(leader_,
+       {.kind = Message::Kind::join,
+        .attempt = attempt_,
+        .key = search_.key,
+        .schema = search_.schema,
+        .gathered = search_.gathered,
+        .is_client = search_.is_client,
+        .deadline = search_.deadline.count()},
+       alive_.guard([this, peer = leader_, attempt = attempt_](const net::Result& result) {
+         if (result.outcome == net::Outcome::done || peer != leader_ || attempt != attempt_) return;
+         take_refusal(peer, Refusal::no_answer, {});
+       }));
 }
 
 void Matchmaking::begin_if_complete() {
@@ -301,9 +312,11 @@ void Matchmaking::end(const std::optional<Match>& match) {
   done(match);
 }
 
-void Matchmaking::send(const std::string& peer, const Message& message) {
+void Matchmaking::send(const std::string& peer, const Message& message,
+                       net::Completion completion) {
   net::send_owned(endpoint_, peer, kMatchmaking,
-                  std::make_shared<const std::string>(text_of(message)), net::Priority::urgent);
+                  std::make_shared<const std::string>(text_of(message)), net::Priority::urgent,
+                  std::move(completion));
 }
 
 }  // namespace troika::swarm

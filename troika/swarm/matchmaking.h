@@ -64,9 +64,10 @@ struct Match {
 };
 
 // Each seeker publishes a record, and asks the seeker with the least (deadline, name) before its
-// own to lead it. So there are no circles, and in time one of them has all the others. A seeker
-// that has found a leader disbands those that it led itself, and suggests its leader to them.
-// Seekers whose leader is lost or refuses them ask the next one, from the same place.
+// own to lead it; clients, which do not lead, ask any seeker. So there are no circles, and in time
+// one of them has all the others. A seeker that has found a leader disbands those that it led
+// itself, and suggests its leader to them. Seekers whose leader is lost or refuses them ask the
+// next one, from the same place.
 //
 // Construct, call and destroy it under Endpoint's rules for callbacks.
 class Matchmaking {
@@ -110,7 +111,7 @@ class Matchmaking {
   void disband(const std::string& leader);
   void leave_leader();
   void end(const std::optional<Match>& match);
-  void send(const std::string& peer, const Message& message);
+  void send(const std::string& peer, const Message& message, net::Completion completion = {});
 
   net::Endpoint& endpoint_;
   Directory& directory_;

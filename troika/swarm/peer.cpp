@@ -147,7 +147,10 @@ std::set<std::string> Peer<Number>::expected() const {
   std::set<std::string> names;
   for (const auto& peer : tracker_.peers()) {
     const bool is_here = peer.peer == endpoint_.name() || connected_.contains(peer.peer);
-    if (is_here && peer.epoch == epoch() && peer.history == history()) names.insert(peer.peer);
+    const bool is_equal = peer.epoch == epoch() && peer.history == history();
+    // It still averages, and will come.
+    const bool is_late = peer.epoch + 1 == epoch() && last_group_.contains(peer.peer);
+    if (is_here && (is_equal || is_late)) names.insert(peer.peer);
   }
   return names;
 }
@@ -323,11 +326,15 @@ void Peer<Number>::begin_round(const Match& match) {
 template <typename Number>
 void Peer<Number>::end_round(const Match& match, const AveragingResult& result) {
   times_.rounds.add(endpoint_.now() - times_.phase);
+  const auto values = std::exchange(contribution_, {}).first;
+  phase_ = Phase::training;
+  // No member had a sample, although others extrapolated some: there is no step.
+  if (result.weight == 0) return;
+  last_group_.clear();
+  for (const auto& member : match.members) last_group_.insert(member.name);
   const bool is_partial = !result.is_complete();
   SwarmStep step{.epoch = epoch(), .members = {}, .averaging = result};
   for (const auto& member : match.members) step.members.push_back(member.name);
-  const auto values = std::exchange(contribution_, {}).first;
-  phase_ = Phase::training;
   begin_epoch({.epoch = epoch() + 1,
                .history = digest_of(fmt::format("{} {} {}", history(), match.id,
                                                 is_partial ? endpoint_.name() : "")),

@@ -153,6 +153,7 @@ class Peer {
   Averager averager_;
   StateTransfer states_;
   std::set<std::string> connected_;
+  std::set<std::string> last_group_;  // members of this peer's last step
   Random random_;
   Phase phase_ = Phase::discovering;
   struct Times {
