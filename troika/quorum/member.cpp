@@ -252,7 +252,7 @@ void Member::drop(int64_t id) {
 
 template <typename Number>
 bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
-                     const Packing<Number>* packing, std::string& problem) {
+                     const net::Packing<Number>* packing, std::string& problem) {
   const auto stops = [&, id = quorum.id] {
     return news_.quorum.id != id || has_lost_ || !refusal_.empty();
   };
@@ -288,7 +288,7 @@ bool Member::try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> 
 template <typename Number>
 std::vector<Number> Member::sum(size_t size,
                                 const std::function<void(std::span<Number>, bool is_first)>& fill,
-                                const Packing<Number>* packing) {
+                                const net::Packing<Number>* packing) {
   const auto tell = [&](Phase phase) {
     if (options_.on_phase) options_.on_phase(phase);
   };
@@ -334,9 +334,9 @@ std::vector<Number> Member::sum(size_t size,
 
 template std::vector<float> Member::sum<float>(size_t,
                                                const std::function<void(std::span<float>, bool)>&,
-                                               const Packing<float>*);
+                                               const net::Packing<float>*);
 template std::vector<double> Member::sum<double>(
-    size_t, const std::function<void(std::span<double>, bool)>&, const Packing<double>*);
+    size_t, const std::function<void(std::span<double>, bool)>&, const net::Packing<double>*);
 
 bool Member::is_lowest() {
   const auto quorum = current();

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "troika/net/packing.h"
 #include "troika/net/tcp_endpoint.h"
-#include "troika/quorum/packing.h"
 #include "troika/quorum/wire.h"
 
 namespace troika::quorum {
@@ -79,7 +79,7 @@ class Member {
   template <typename Number>
   std::vector<Number> sum(size_t size,
                           const std::function<void(std::span<Number>, bool is_first)>& fill,
-                          const Packing<Number>* packing = nullptr);
+                          const net::Packing<Number>* packing = nullptr);
   // Whether this member is the one of the lowest rank that has the state, in the current quorum or,
   // while replicas are missing, in that of the last sum().
   bool is_lowest();
@@ -115,7 +115,7 @@ class Member {
   void give_state(const std::string& peer, int64_t step);
   template <typename Number>
   bool try_sum(const Quorum& quorum, std::shared_ptr<std::vector<Number>> values,
-               const Packing<Number>* packing, std::string& problem);
+               const net::Packing<Number>* packing, std::string& problem);
   // Throws Error(peer) if another replica has finished the run.
   void require_unfinished(int64_t step);
   // Throws Error(peer).

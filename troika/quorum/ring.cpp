@@ -121,7 +121,7 @@ class Sum {
 
   // Each partial sum is packed once. The whole sum of a chunk is packed by one member, and all
   // members, this one too, unpack the same bytes.
-  RingResult run(const std::function<void()>& after_first, const Packing<Number>& packing) {
+  RingResult run(const std::function<void()>& after_first, const net::Packing<Number>& packing) {
     const size_t n = ring_.size, own = ring_.index;
     const std::shared_ptr<const void> keep(buffers_, buffers_.get());
     auto& [values, received, out, in] = *buffers_;
@@ -178,16 +178,16 @@ class Sum {
 template <typename Number>
 RingResult ring_sum(const Ring& ring, const std::shared_ptr<std::vector<Number>>& values,
                     const std::function<bool()>& stops, net::Duration at_most,
-                    const std::function<void()>& after_first, const Packing<Number>* packing) {
+                    const std::function<void()>& after_first, const net::Packing<Number>* packing) {
   Sum<Number> sum(ring, values, stops, at_most);
   return packing ? sum.run(after_first, *packing) : sum.run(after_first);
 }
 
 template RingResult ring_sum<float>(const Ring&, const std::shared_ptr<std::vector<float>>&,
                                     const std::function<bool()>&, net::Duration,
-                                    const std::function<void()>&, const Packing<float>*);
+                                    const std::function<void()>&, const net::Packing<float>*);
 template RingResult ring_sum<double>(const Ring&, const std::shared_ptr<std::vector<double>>&,
                                      const std::function<bool()>&, net::Duration,
-                                     const std::function<void()>&, const Packing<double>*);
+                                     const std::function<void()>&, const net::Packing<double>*);
 
 }  // namespace troika::quorum

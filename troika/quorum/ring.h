@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "troika/net/endpoint.h"
-#include "troika/quorum/packing.h"
+#include "troika/net/packing.h"
 
 namespace troika::quorum {
 
@@ -36,6 +36,6 @@ template <typename Number>
 RingResult ring_sum(const Ring& ring, const std::shared_ptr<std::vector<Number>>& values,
                     const std::function<bool()>& stops, net::Duration at_most,
                     const std::function<void()>& after_first,
-                    const Packing<Number>* packing = nullptr);
+                    const net::Packing<Number>* packing = nullptr);
 
 }  // namespace troika::quorum

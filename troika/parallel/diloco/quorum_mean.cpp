@@ -45,7 +45,7 @@ QuorumMean::QuorumMean(quorum::Member& member, const QuorumMeanOptions& options)
       encoding_(options.codec == "none" ? nullptr : comm::make_encoding({.name = options.codec})) {}
 
 template <typename Number>
-quorum::Packing<Number> QuorumMean::packing(size_t exact) const {
+net::Packing<Number> QuorumMean::packing(size_t exact) const {
   const auto exact_of = [exact](size_t first, size_t count) {
     return std::min(count, exact - std::min(first, exact));
   };
@@ -95,7 +95,7 @@ void QuorumMean::average(const std::vector<at::Tensor>& buffers,
       at += tensor.numel();
     }
   };
-  const auto coded = encoding_ ? packing<Number>(numbers_of(buffers)) : quorum::Packing<Number>();
+  const auto coded = encoding_ ? packing<Number>(numbers_of(buffers)) : net::Packing<Number>();
   auto sum = member_.sum<Number>(numbers_of(tensors), fill, encoding_ ? &coded : nullptr);
   const auto all = static_cast<double>(member_.counted().samples());
   Number* at = sum.data();

@@ -42,7 +42,7 @@ class QuorumMean : public ReplicaMean {
                const std::vector<at::Tensor>& changes) const;
   // The first `exact` numbers travel as they are.
   template <typename Number>
-  quorum::Packing<Number> packing(size_t exact) const;
+  net::Packing<Number> packing(size_t exact) const;
 
   quorum::Member& member_;
   const QuorumMeanOptions options_;

@@ -1,11 +1,11 @@
-// How the numbers of a sum travel.
+// How the numbers of a sum or an average travel.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <span>
 
-namespace troika::quorum {
+namespace troika::net {
 
 // Packs `count` numbers, of which the first is number `first` of the sum, in bytes(first, count)
 // bytes, and unpacks them. The same on all members. A sum is packed and unpacked once for each
@@ -17,4 +17,4 @@ struct Packing {
   std::function<void(size_t first, std::span<const char> from, std::span<Number> numbers)> unpack;
 };
 
-}  // namespace troika::quorum
+}  // namespace troika::net

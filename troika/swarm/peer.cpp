@@ -1,0 +1,348 @@
+#include "troika/swarm/peer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/swarm/json_text.h"
+#include "troika/swarm/shares.h"
+
+namespace troika::swarm {
+
+namespace {
+
+constexpr net::Duration kPeerTick = std::chrono::milliseconds(50);
+// How long a peer waits for the records of others before it gives its state up for theirs.
+constexpr net::Duration kSettling = std::chrono::seconds(1);
+constexpr net::Duration kLeastWait = std::chrono::seconds(1);
+
+// A member tells this to the others of its group.
+struct Gathered {
+  Mode mode = Mode::client;
+  double bandwidth = 0;  // 0: unknown
+  uint64_t numbers = 0;  // of its vector; 0 for auxiliary peers, which get to know it so
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Gathered, mode, bandwidth, numbers)
+
+// More than any model has.
+constexpr uint64_t kMostNumbers = uint64_t{1} << 36;
+
+// All members must come to the same result, also for a text that is wrong.
+Gathered gathered_from(const std::string& text) {
+  try {
+    auto gathered = parsed<Gathered>(text);
+    const bool is_known = gathered.mode == Mode::node || gathered.mode == Mode::client ||
+                          gathered.mode == Mode::auxiliary;
+    if (is_known && std::isfinite(gathered.bandwidth) && gathered.bandwidth >= 0 &&
+        gathered.numbers <= kMostNumbers) {
+      return gathered;
+    }
+  } catch (const Error&) {
+  }
+  return {};
+}
+
+RecordRules rules_of(const std::string& run,
+                     std::map<std::string, std::function<bool(const Record&)>> kinds) {
+  kinds[kSeeking] = is_seeking;
+  kinds[kProgress] = is_progress;
+  return {.run = run, .kinds = std::move(kinds)};
+}
+
+}  // namespace
+
+template <typename Number>
+Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOptions<Number> options,
+                   PeerCallbacks<Number> callbacks, WallClock clock)
+    : endpoint_(endpoint),
+      options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      directory_(endpoint, identity, rules_of(options_.run, options_.kinds), std::move(clock)),
+      // Auxiliary peers have no state either, so they do not define the epoch.
+      tracker_(endpoint, directory_,
+               {.target_batch = options_.target_batch, .is_client = options_.mode != Mode::node}),
+      matchmaking_(endpoint, directory_),
+      averager_(endpoint),
+      states_(endpoint, callbacks_.state),
+      random_(options_.seed),
+      times_{.phase = endpoint.now(),
+             .matches = AdaptiveTimeout(kLeastWait, options_.matchmaking_time),
+             .rounds = AdaptiveTimeout(kLeastWait, options_.sender_timeout)} {
+  if (endpoint.name() != identity.name() || options_.target_batch < 1) {
+    throw Error("swarm", ErrorKind::usage,
+                {.what = "a peer",
+                 .got = fmt::format("an endpoint {} and a target batch of {}", endpoint.name(),
+                                    options_.target_batch),
+                 .expected = "an endpoint with the name of the identity, and at least 1 sample"});
+  }
+  endpoint_.listen_to_peers([this](const net::PeerChange& change) { take_change(change); });
+  directory_.watch([this](const Record& record) {
+    tracker_.take_change(record);
+    matchmaking_.reconsider();
+  });
+  begin_epoch(options_.version);
+  endpoint_.after(kPeerTick, alive_.guard([this] { tick(); }));
+}
+
+template <typename Number>
+Peer<Number>::~Peer() {
+  endpoint_.listen_to_peers({});
+}
+
+template <typename Number>
+void Peer<Number>::take_change(const net::PeerChange& change) {
+  if (change.is_up) {
+    connected_.insert(change.peer);
+  } else {
+    connected_.erase(change.peer);
+  }
+  directory_.take_change(change);
+  averager_.take_change(change);
+  matchmaking_.take_change(change);
+}
+
+template <typename Number>
+void Peer<Number>::tick() {
+  endpoint_.after(kPeerTick, alive_.guard([this] { tick(); }));
+  if (phase_ == Phase::discovering && endpoint_.now() - times_.phase >= options_.discovery_time) {
+    phase_ = Phase::training;
+  }
+  check_state();
+  check_due();
+}
+
+template <typename Number>
+typename Peer<Number>::Lead Peer<Number>::lead() const {
+  std::map<StateVersion, std::vector<std::string>,
+           bool (*)(const StateVersion&, const StateVersion&)>
+      states([](const StateVersion& a, const StateVersion& b) {
+        return std::tie(a.epoch, a.history, a.is_partial) <
+               std::tie(b.epoch, b.history, b.is_partial);
+      });
+  const auto all = tracker_.peers();
+  for (const auto& peer : all) {
+    const bool is_own = peer.peer == endpoint_.name();
+    if (!is_own && (peer.is_client || !connected_.contains(peer.peer))) continue;
+    states[{peer.epoch, peer.history, peer.is_partial}].push_back(peer.peer);
+  }
+  const auto rank = [](const auto& state) {
+    const auto& [version, names] = state;
+    return std::tuple(version.epoch, !version.is_partial, names.size());
+  };
+  auto best = states.begin();
+  for (auto state = states.begin(); state != states.end(); ++state) {
+    // The least history wins among equals.
+    if (rank(*state) > rank(*best)) best = state;
+  }
+  Lead lead{.version = best->first, .donors = best->second};
+  lead.is_own = std::erase(lead.donors, endpoint_.name()) > 0;
+  return lead;
+}
+
+template <typename Number>
+std::set<std::string> Peer<Number>::expected() const {
+  std::set<std::string> names;
+  for (const auto& peer : tracker_.peers()) {
+    const bool is_here = peer.peer == endpoint_.name() || connected_.contains(peer.peer);
+    const bool is_equal = peer.epoch == epoch() && peer.history == history();
+    // It still averages, and will come.
+    const bool is_late = peer.epoch + 1 == epoch() && last_group_.contains(peer.peer);
+    if (is_here && (is_equal || is_late)) names.insert(peer.peer);
+  }
+  return names;
+}
+
+template <typename Number>
+void Peer<Number>::check_state() {
+  if (phase_ == Phase::averaging) return;
+  const auto now = endpoint_.now();
+  const auto leading = lead();
+  if (leading.is_own) {
+    times_.apart.reset();
+    if (phase_ != Phase::downloading) return;
+    // The peers that were ahead are gone.
+    states_.cancel();
+    phase_ = Phase::training;
+    return;
+  }
+  if (!times_.apart) times_.apart = now;
+  if (phase_ == Phase::downloading) return;
+  if (leading.version.epoch > epoch() || now - *times_.apart >= kSettling) {
+    download(leading.version);
+  }
+}
+
+template <typename Number>
+void Peer<Number>::download(const StateVersion& version) {
+  matchmaking_.stop();
+  contribution_ = {};
+  if (options_.mode == Mode::auxiliary) {
+    phase_ = Phase::training;
+    return begin_epoch(version);
+  }
+  phase_ = Phase::downloading;
+  log::info("[swarm] downloads the state of epoch {}; its own is {}", version.epoch, epoch());
+  states_.download(
+      version.epoch,
+      [this] {
+        auto donors = lead().donors;
+        for (size_t i = donors.size(); i > 1; --i)
+          std::swap(donors[i - 1], donors[random_.below(i)]);
+        return donors;
+      },
+      options_.download_time,
+      [this](const std::optional<State>& state) {
+        phase_ = Phase::training;
+        if (!state) return;
+        begin_epoch(state->version);
+        callbacks_.load(state->version.epoch, *state->bytes);
+        check_state();
+      });
+}
+
+template <typename Number>
+void Peer<Number>::begin_epoch(const StateVersion& version) {
+  states_.set_version(version);
+  tracker_.begin_epoch(version.epoch, version.history, version.is_partial);
+}
+
+template <typename Number>
+void Peer<Number>::report(int64_t samples) {
+  tracker_.report(samples);
+  check_due();
+}
+
+template <typename Number>
+void Peer<Number>::check_due() {
+  if (phase_ != Phase::training || !tracker_.is_due()) return;
+  const auto leading = lead();
+  // Auxiliary peers and clients do not lead, but follow the state that they have.
+  if (leading.version.epoch != epoch() || leading.version.history != history()) return;
+  phase_ = Phase::due;
+  // Others may not know yet that the batch is complete.
+  tracker_.announce();
+  if (options_.mode == Mode::auxiliary) {
+    contribute(epoch(), nullptr, 0);
+  } else {
+    callbacks_.due(epoch());
+  }
+}
+
+template <typename Number>
+void Peer<Number>::contribute(int64_t epoch, Values values, double weight) {
+  if (options_.mode != Mode::auxiliary &&
+      (!values || values->size() > kMostNumbers || !std::isfinite(weight) || weight < 0)) {
+    throw Error(
+        "swarm", ErrorKind::usage,
+        {.what = "a contribution",
+         .got = fmt::format("{} values with a weight of {}", values ? values->size() : 0, weight),
+         .expected = "values, and a finite weight from 0"});
+  }
+  if (phase_ != Phase::due || epoch != this->epoch()) return;
+  contribution_ = {std::move(values), weight};
+  times_.averaging_until = endpoint_.now() + options_.averaging_time;
+  seek();
+}
+
+template <typename Number>
+std::string Peer<Number>::gathered(Mode mode) const {
+  const auto& values = contribution_.first;
+  return text_of(Gathered{mode, options_.bandwidth.value_or(0), values ? values->size() : 0});
+}
+
+template <typename Number>
+void Peer<Number>::seek() {
+  phase_ = Phase::matching;
+  times_.phase = endpoint_.now();
+  const auto deadline =
+      directory_.now() + std::chrono::duration_cast<WallTime>(times_.matches.limit());
+  matchmaking_.seek({.key = fmt::format("{} {}", epoch(), history()),
+                     .schema = options_.schema,
+                     .deadline = deadline,
+                     .is_client = options_.mode == Mode::client,
+                     .gathered = gathered(options_.mode),
+                     .expected = [this] { return expected(); }},
+                    [this](const std::optional<Match>& match) { take_match(match); });
+  if (expected().size() == 1) {
+    matchmaking_.stop();
+    take_match(std::nullopt);
+  }
+}
+
+template <typename Number>
+void Peer<Number>::take_match(const std::optional<Match>& match) {
+  if (match) {
+    times_.matches.add(endpoint_.now() - times_.phase);
+    return begin_round(*match);
+  }
+  const bool is_alone = expected().size() == 1;
+  if (!is_alone && endpoint_.now() < times_.averaging_until) return seek();
+  // An auxiliary peer has nothing to average.
+  if (options_.mode == Mode::auxiliary) {
+    phase_ = Phase::training;
+    return;
+  }
+  if (!is_alone) log::warn("[swarm] found no group for epoch {}: makes the step alone", epoch());
+  const auto digest =
+      digest_of(fmt::format("alone {} {} {}", endpoint_.name(), epoch(), history()));
+  begin_round({.id = std::stoull(digest.substr(0, 16), nullptr, 16),
+               .members = {{endpoint_.name(), gathered(Mode::node)}}});
+}
+
+template <typename Number>
+AveragingGroup Peer<Number>::group_of(const Match& match) const {
+  AveragingGroup group{.id = match.id, .members = {}};
+  std::vector<std::optional<double>> rates;
+  size_t numbers = contribution_.first ? contribution_.first->size() : 0;
+  for (const auto& member : match.members) {
+    const auto gathered = gathered_from(member.gathered);
+    group.members.push_back({.name = member.name, .mode = gathered.mode});
+    if (!contribution_.first) numbers = std::max<size_t>(numbers, gathered.numbers);
+    rates.push_back(gathered.mode == Mode::client ? std::optional(0.0)
+                    : gathered.bandwidth > 0      ? std::optional(gathered.bandwidth)
+                                                  : std::nullopt);
+  }
+  const auto sizes = part_sizes(numbers, balanced_shares(rates).fractions, options_.least_part);
+  for (size_t i = 0; i < sizes.size(); ++i) group.members[i].part = sizes[i];
+  return group;
+}
+
+template <typename Number>
+void Peer<Number>::begin_round(const Match& match) {
+  phase_ = Phase::averaging;
+  times_.phase = endpoint_.now();
+  const auto& [values, weight] = contribution_;
+  const double bytes = values ? static_cast<double>(values->size() * sizeof(Number)) : 0;
+  averager_.begin<Number>(
+      group_of(match), values, weight,
+      {.sender_timeout = times_.rounds.limit(2 * bytes, options_.bandwidth.value_or(HUGE_VAL)),
+       .packing = options_.packing},
+      [this, match](const AveragingResult& result) { end_round(match, result); });
+}
+
+template <typename Number>
+void Peer<Number>::end_round(const Match& match, const AveragingResult& result) {
+  times_.rounds.add(endpoint_.now() - times_.phase);
+  const auto values = std::exchange(contribution_, {}).first;
+  phase_ = Phase::training;
+  // No member had a sample, although others extrapolated some: there is no step.
+  if (result.weight == 0) return;
+  last_group_.clear();
+  for (const auto& member : match.members) last_group_.insert(member.name);
+  const bool is_partial = !result.is_complete();
+  SwarmStep step{.epoch = epoch(), .members = {}, .averaging = result};
+  for (const auto& member : match.members) step.members.push_back(member.name);
+  begin_epoch({.epoch = epoch() + 1,
+               .history = digest_of(fmt::format("{} {} {}", history(), match.id,
+                                                is_partial ? endpoint_.name() : "")),
+               .is_partial = is_partial});
+  if (callbacks_.averaged && options_.mode != Mode::auxiliary) callbacks_.averaged(step, values);
+}
+
+template class Peer<float>;
+template class Peer<double>;
+
+}  // namespace troika::swarm

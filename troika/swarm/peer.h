@@ -1,0 +1,169 @@
+// A peer of a swarm: trainers that come and go, and that make steps of one large batch together
+// (DeDLOC, section 3; hivemind's optimizer).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "troika/base/random.h"
+#include "troika/net/endpoint.h"
+#include "troika/swarm/averaging.h"
+#include "troika/swarm/gossip.h"
+#include "troika/swarm/matchmaking.h"
+#include "troika/swarm/progress.h"
+#include "troika/swarm/state_transfer.h"
+
+namespace troika::swarm {
+
+template <typename Number>
+struct PeerOptions {
+  // The same on all peers of a run.
+  std::string run;
+  std::string schema = {};   // digest of the form of the values; peers with another are refused
+  int64_t target_batch = 1;  // samples of a step
+  net::Packing<Number> packing = {};  // of values in averagings
+
+  Mode mode = Mode::node;
+  // Bytes per second of the link, each way, which decide the part that this peer reduces.
+  std::optional<double> bandwidth = {};
+  size_t least_part = 1024;  // numbers; peers that would reduce fewer reduce none
+  // The state that the peer begins with: epoch 0, and a history that is the same on all that begin
+  // with the same state.
+  StateVersion version = {};
+  // Before its first step, a peer looks for others for so long.
+  net::Duration discovery_time = std::chrono::seconds(3);
+  // A group waits for peers at most so long. Measured times make it shorter, to a second.
+  net::Duration matchmaking_time = std::chrono::seconds(5);
+  // A peer that found no group for so long makes the step alone.
+  net::Duration averaging_time = std::chrono::seconds(60);
+  // AveragingOptions; measured times make it shorter, to a second.
+  net::Duration sender_timeout = std::chrono::seconds(30);
+  net::Duration download_time = std::chrono::seconds(600);  // of a state, at most
+  uint64_t seed = 0;                                        // for the choice among equal donors
+  // Other records of the run (RecordRules::kinds), for directory().
+  std::map<std::string, std::function<bool(const Record&)>> kinds = {};
+};
+
+// A step that the swarm made.
+struct SwarmStep {
+  int64_t epoch = 0;                      // that it ended
+  std::vector<std::string> members = {};  // of this peer's group
+  AveragingResult averaging = {};
+};
+
+// Called under Endpoint's rules for callbacks; may call the peer.
+template <typename Number>
+struct PeerCallbacks {
+  using Values = std::shared_ptr<std::vector<Number>>;
+
+  // The swarm has the samples of the epoch: contribute() is awaited, soon or from within this call.
+  // Not called for auxiliary peers.
+  std::function<void(int64_t epoch)> due;
+  // `values` are the averages, to be applied to the state, which is that of the next epoch then.
+  // Numbers of parts that were not averaged are this peer's own.
+  std::function<void(const SwarmStep& step, const Values& values)> averaged;
+  // Returns the state at the beginning of Peer::epoch(), which must not depend on the peer; null:
+  // it is not available now, and is asked for again.
+  StateTransfer::Take state;
+  // Replaces the state by another peer's. Samples since the last step are discarded.
+  std::function<void(int64_t epoch, const std::string& state)> load;
+};
+
+// Puts the parts of the room together on one endpoint, whose name is the identity's, and whose
+// listener for peers it sets. Peers of a run that train have connections to each other; clients
+// need none to other clients.
+//
+// Epochs: peers report their samples. When the peers together have the target batch, each
+// contributes its mean gradient with its samples as weight, and the group of all averages them.
+// Then each makes the same step. Each state has a history: peers with the same epoch and history
+// have the same state, if `averaged` is deterministic and there is no packing.
+//
+// A peer that is behind, or whose last average is not that of its group, downloads the state of a
+// peer that leads. Peers with the latest epoch lead, and among them the most peers with the same
+// history, whose averages were whole. So swarms that were apart become one.
+//
+// Construct, call and destroy it under Endpoint's rules for callbacks. All functions return at
+// once.
+template <typename Number>
+class Peer {
+ public:
+  using Values = std::shared_ptr<std::vector<Number>>;
+
+  // Connections must be made after this. The references must outlive it. Throws Error(swarm,
+  // usage) if the endpoint has another name than the identity, or target_batch is below 1.
+  Peer(net::Endpoint& endpoint, const Identity& identity, PeerOptions<Number> options,
+       PeerCallbacks<Number> callbacks, WallClock clock = system_time);
+  // Leaves the swarm: the others lose this peer if the connections end, too.
+  ~Peer();
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  // Adds processed samples.
+  void report(int64_t samples);
+  // Gives the values that `due` asked for: the mean over this peer's samples, whose number is
+  // `weight`. Ignored unless that epoch is still due. The values belong to the peer until
+  // `averaged` or `load` is called. Throws Error(swarm, usage) for no values or a wrong weight.
+  void contribute(int64_t epoch, Values values, double weight);
+
+  int64_t epoch() const { return tracker_.epoch(); }
+  const std::string& history() const { return tracker_.history(); }
+  bool is_downloading() const { return states_.is_downloading(); }
+  SwarmProgress progress() const { return tracker_.swarm(); }
+  // The peers that are alive, this one first.
+  std::vector<PeerProgress> peers() const { return tracker_.peers(); }
+  Directory& directory() { return directory_; }
+
+ private:
+  enum class Phase : uint8_t { discovering, training, due, matching, averaging, downloading };
+
+  // The state that this peer should have.
+  struct Lead {
+    StateVersion version;
+    std::vector<std::string> donors;  // other peers that have it
+    bool is_own = false;
+  };
+
+  void take_change(const net::PeerChange& change);
+  void tick();
+  Lead lead() const;
+  std::set<std::string> expected() const;
+  void check_state();
+  void check_due();
+  void download(const StateVersion& version);
+  void begin_epoch(const StateVersion& version);
+  void seek();
+  void take_match(const std::optional<Match>& match);
+  void begin_round(const Match& match);
+  void end_round(const Match& match, const AveragingResult& result);
+  AveragingGroup group_of(const Match& match) const;
+  std::string gathered(Mode mode) const;
+
+  net::Endpoint& endpoint_;
+  const PeerOptions<Number> options_;
+  const PeerCallbacks<Number> callbacks_;
+  GossipDirectory directory_;
+  ProgressTracker tracker_;
+  Matchmaking matchmaking_;
+  Averager averager_;
+  StateTransfer states_;
+  std::set<std::string> connected_;
+  std::set<std::string> last_group_;  // members of this peer's last step
+  Random random_;
+  Phase phase_ = Phase::discovering;
+  struct Times {
+    net::Duration phase{};                    // began
+    net::Duration averaging_until{};          // then the step is made alone
+    std::optional<net::Duration> apart = {};  // since when this peer's history does not lead
+    AdaptiveTimeout matches, rounds;
+  } times_;
+  std::pair<Values, double> contribution_;
+  Alive alive_;
+};
+
+}  // namespace troika::swarm

@@ -1,0 +1,167 @@
+#include "troika/swarm/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "troika/swarm/json_text.h"
+
+namespace troika::swarm {
+
+namespace {
+
+constexpr double kFactor = .1;
+// Peers that may come before the next record.
+constexpr double kDriftPeers = 3;
+constexpr double kDriftRate = .2;
+// A record counts for so many times its refresh time, and another second.
+constexpr int kMissedRefreshes = 3;
+
+struct ProgressBody {
+  int64_t samples = 0;
+  double samples_per_second = 0;
+  bool is_client = false;
+  std::string history;
+  bool is_partial = false;
+  int64_t refresh = 0;  // milliseconds
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProgressBody, samples, samples_per_second, is_client, history,
+                                   is_partial, refresh)
+
+PeerProgress progress_of(const Record& record) {
+  const auto body = parsed<ProgressBody>(record.body);
+  return {.peer = record.peer,
+          .epoch = record.epoch,
+          .samples = body.samples,
+          .samples_per_second = body.samples_per_second,
+          .is_client = body.is_client,
+          .history = body.history,
+          .is_partial = body.is_partial,
+          .at = record.created,
+          .refresh = WallTime(body.refresh)};
+}
+
+bool is_alive(const PeerProgress& peer, WallTime now) {
+  return now - peer.at <= kMissedRefreshes * peer.refresh + std::chrono::seconds(1);
+}
+
+double seconds_of(WallTime time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+bool is_progress(const Record& record) {
+  try {
+    const auto body = parsed<ProgressBody>(record.body);
+    return record.epoch >= 0 && body.samples >= 0 && std::isfinite(body.samples_per_second) &&
+           body.samples_per_second >= 0 && body.history.size() <= 64 && body.refresh >= 0 &&
+           body.refresh <= 60'000;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void SampleRate::report(int64_t samples, net::Duration now) {
+  if (since_ && samples > 0) {
+    const double seconds = std::chrono::duration<double>(now - *since_).count();
+    seconds_ = (1 - kFactor) * seconds_ + kFactor * seconds / static_cast<double>(samples);
+    weight_ = (1 - kFactor) * weight_ + kFactor;
+  }
+  since_ = now;
+}
+
+double SampleRate::samples_per_second() const {
+  return seconds_ > 0 ? weight_ / seconds_ : 0;
+}
+
+ProgressTracker::ProgressTracker(net::Endpoint& endpoint, Directory& directory,
+                                 ProgressOptions options)
+    : endpoint_(endpoint), directory_(directory), options_(options) {
+  own_.peer = endpoint_.name();
+  own_.is_client = options_.is_client;
+  for (const auto& record : directory_.find(kProgress)) take_change(record);
+}
+
+void ProgressTracker::take_change(const Record& record) {
+  if (record.kind != kProgress || record.peer == own_.peer) return;
+  if (record.body.empty()) {
+    others_.erase(record.peer);
+  } else {
+    others_[record.peer] = progress_of(record);
+  }
+}
+
+void ProgressTracker::begin_epoch(int64_t epoch, const std::string& history, bool is_partial) {
+  own_.epoch = epoch;
+  own_.samples = 0;
+  own_.history = history;
+  own_.is_partial = is_partial;
+  // Averaging does not count.
+  rate_.resume(endpoint_.now());
+  publish();
+}
+
+void ProgressTracker::report(int64_t samples) {
+  own_.samples += samples;
+  rate_.report(samples, endpoint_.now());
+}
+
+void ProgressTracker::publish() {
+  const auto now = directory_.now();
+  std::erase_if(others_, [&](const auto& other) { return !is_alive(other.second, now); });
+  own_.refresh = refresh();
+  directory_.publish(kProgress, {}, own_.epoch, options_.lifetime,
+                     text_of(ProgressBody{own_.samples, rate_.samples_per_second(), own_.is_client,
+                                          own_.history, own_.is_partial, own_.refresh.count()}));
+  endpoint_.cancel(timer_, net::Outcome::cancelled);
+  timer_ = endpoint_.after(own_.refresh, alive_.guard([this] { publish(); }));
+}
+
+// The share of the time to the end of the epoch in which few new peers come.
+WallTime ProgressTracker::refresh() const {
+  const auto all = swarm();
+  if (all.samples_per_second <= 0) return options_.default_refresh;
+  const double left = static_cast<double>(options_.target_batch) - all.samples;
+  const double peers = all.peers;
+  const double most_peers = std::max(peers + kDriftPeers, peers * (1 + kDriftRate));
+  const double seconds = std::max(0.0, left) / all.samples_per_second * peers / most_peers;
+  const double bounded =
+      std::clamp(seconds, seconds_of(options_.least_refresh), seconds_of(options_.most_refresh));
+  return std::chrono::duration_cast<WallTime>(std::chrono::duration<double>(bounded));
+}
+
+std::vector<PeerProgress> ProgressTracker::peers() const {
+  std::vector<PeerProgress> found{own_};
+  found.front().samples_per_second = rate_.samples_per_second();
+  const auto now = directory_.now();
+  found.front().at = now;
+  for (const auto& [name, progress] : others_) {
+    if (is_alive(progress, now)) found.push_back(progress);
+  }
+  return found;
+}
+
+SwarmProgress ProgressTracker::swarm() const {
+  const auto all = peers();
+  SwarmProgress sum{.epoch = own_.epoch};
+  for (const auto& peer : all) {
+    if (!peer.is_client) sum.epoch = std::max(sum.epoch, peer.epoch);
+  }
+  const auto now = directory_.now();
+  for (const auto& peer : all) {
+    if (peer.epoch != sum.epoch) continue;
+    // After that it may have stopped.
+    const auto age = std::clamp(now - peer.at, WallTime(0), 2 * peer.refresh);
+    sum.samples += static_cast<double>(peer.samples) + peer.samples_per_second * seconds_of(age);
+    sum.samples_per_second += peer.samples_per_second;
+    ++sum.peers;
+  }
+  return sum;
+}
+
+bool ProgressTracker::is_due() const {
+  const auto all = swarm();
+  return all.epoch > own_.epoch || all.samples >= static_cast<double>(options_.target_batch);
+}
+
+}  // namespace troika::swarm
