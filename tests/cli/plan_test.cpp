@@ -121,6 +121,8 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
                     HasSubstr("mesh.axes data=1 context=2" + at("axes"))));
   EXPECT_THAT(refused("\"data=1\"", "\"data=3\""),
               HasSubstr("a plan for another world; got 3 ranks: mesh.axes data=3" + at("axes")));
+  EXPECT_THAT(refused("\"data=1\"", "\"tensor=2 data=-1\""),
+              HasSubstr("mesh `tensor=2 data=-1`" + at("axes") + "; got 1 ranks for data = -1"));
   EXPECT_THAT(refused("cut = \"\"", "cut = \"stem|head\""),
               AllOf(HasSubstr("stages without a schedule of stages; got stages.cut stem|head"),
                     HasSubstr(at("cut"))));

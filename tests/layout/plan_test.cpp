@@ -122,7 +122,9 @@ TEST(Plan, ErrorsNameKeyLineAndValue) {
               HasSubstr("exchange.zero_stage (plan.toml:2); got 4, expected"));
   EXPECT_THAT(refused("[exchange]\nbucket_bytes = \"25\"\n"),
               HasSubstr("exchange.bucket_bytes (plan.toml:2); got '25', expected an integer"));
-  EXPECT_THAT(refused("[mesh]\naxes = \"data=2 tensr=2\"\n"), HasSubstr("did you mean tensor?"));
+  EXPECT_THAT(refused("[mesh]\naxes = \"data=2 tensr=2\"\n"),
+              AllOf(HasSubstr("mesh `data=2 tensr=2` (plan.toml:2); got axis tensr, expected"),
+                    HasSubstr("did you mean tensor?")));
   EXPECT_THAT(refused("[schedule]\nname = \"1f1\"\n"),
               HasSubstr("schedule.name (plan.toml:2); got \"1f1\", expected one of one_stage, "));
 }

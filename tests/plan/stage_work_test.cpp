@@ -17,6 +17,8 @@
 namespace troika::plan {
 namespace {
 
+using testing::ElementsAre;
+
 using layout::Cluster;
 using layout::Mesh;
 using layout::Profile;

@@ -20,37 +20,44 @@ namespace {
 constexpr std::array<std::string_view, kAxes> kNames{"pipeline", "data", "tensor", "context",
                                                      "expert"};
 
-[[noreturn]] void refuse_mesh(std::string_view text, std::string got, std::string expected,
+// The text of a mesh, with its place for errors.
+struct MeshText {
+  std::string_view text;
+  const std::string& place;
+};
+
+[[noreturn]] void refuse_mesh(const MeshText& mesh, std::string got, std::string expected,
                               std::string hint = {}) {
-  refuse(fmt::format("mesh `{}`", text), std::move(got), std::move(expected), std::move(hint));
+  refuse(fmt::format("mesh `{}`{}", mesh.text, mesh.place), std::move(got), std::move(expected),
+         std::move(hint));
 }
 
-Axis parse_axis(std::string_view text, std::string_view word) {
+Axis parse_axis(const MeshText& mesh, std::string_view word) {
   const auto found = std::find(kNames.begin(), kNames.end(), word);
   if (found != kNames.end()) return static_cast<Axis>(found - kNames.begin());
-  refuse_mesh(text, fmt::format("axis {}", word), fmt::format("one of {}", fmt::join(kNames, ", ")),
+  refuse_mesh(mesh, fmt::format("axis {}", word), fmt::format("one of {}", fmt::join(kNames, ", ")),
               fmt::format("did you mean {}?", nearest(word, {kNames.begin(), kNames.end()})));
 }
 
-int parse_size(std::string_view text, std::string_view word) {
+int parse_size(const MeshText& mesh, std::string_view word) {
   const auto size = parse_int(word);
   if (size && *size >= 1 && *size <= std::numeric_limits<int>::max()) {
     return static_cast<int>(*size);
   }
-  refuse_mesh(text, fmt::format("size {}", word),
+  refuse_mesh(mesh, fmt::format("size {}", word),
               "an integer >= 1, or -1 for the rest of the world");
 }
 
 // Parses one number per stage, as in "2-1-1".
-std::vector<int> parse_replicas(std::string_view text, std::string_view words) {
+std::vector<int> parse_replicas(const MeshText& mesh, std::string_view words) {
   std::vector<int> result;
-  for (const auto& word : split(words, '-')) result.push_back(parse_size(text, word));
+  for (const auto& word : split(words, '-')) result.push_back(parse_size(mesh, word));
   return result;
 }
 
-int checked(std::string_view text, int64_t ranks) {
+int checked(const MeshText& mesh, int64_t ranks) {
   if (ranks > std::numeric_limits<int>::max()) {
-    refuse_mesh(text, fmt::format("{} ranks", ranks), "at most 2^31 - 1");
+    refuse_mesh(mesh, fmt::format("{} ranks", ranks), "at most 2^31 - 1");
   }
   return static_cast<int>(ranks);
 }
@@ -66,43 +73,44 @@ Mesh::Mesh(Axis axis, int size) : axes_{axis} {
   sizes_[static_cast<size_t>(axis)] = size;
 }
 
-Mesh Mesh::parse(std::string_view text, int world) {
+Mesh Mesh::parse(std::string_view text, int world, const std::string& place) {
+  const MeshText written{text, place};
   Mesh mesh;
   std::optional<Axis> rest;
   for (const auto& word : split(text, ' ')) {
     if (word.empty()) continue;
     const size_t equals = word.find('=');
-    const Axis axis = parse_axis(text, std::string_view(word).substr(0, equals));
+    const Axis axis = parse_axis(written, std::string_view(word).substr(0, equals));
     const auto value = equals == std::string::npos ? "" : word.substr(equals + 1);
     if (std::ranges::count(mesh.axes_, axis) > 0) {
-      refuse_mesh(text, fmt::format("axis {} twice", name(axis)), "each axis once");
+      refuse_mesh(written, fmt::format("axis {} twice", name(axis)), "each axis once");
     }
     mesh.axes_.push_back(axis);
     if (value == "-1") {
-      if (rest) refuse_mesh(text, "-1 for two axes", "for one at most");
+      if (rest) refuse_mesh(written, "-1 for two axes", "for one at most");
       rest = axis;
     } else if (axis == Axis::data && value.find('-') != std::string::npos) {
-      mesh.replicas_ = parse_replicas(text, value);
+      mesh.replicas_ = parse_replicas(written, value);
     } else {
-      mesh.sizes_[static_cast<size_t>(axis)] = parse_size(text, value);
+      mesh.sizes_[static_cast<size_t>(axis)] = parse_size(written, value);
     }
   }
   int64_t others = 1;
   for (const auto axis : mesh.axes_) {
     if (axis != Axis::pipeline || !mesh.has_uneven_stages()) {
-      others = checked(text, others * mesh.sizes_[static_cast<size_t>(axis)]);
+      others = checked(written, others * mesh.sizes_[static_cast<size_t>(axis)]);
     }
   }
   if (mesh.has_uneven_stages()) {
     const int stages = mesh.size(Axis::pipeline);
     if (rest == Axis::pipeline || mesh.axes_.front() != Axis::pipeline ||
         mesh.replicas_.size() != static_cast<size_t>(stages)) {
-      refuse_mesh(text, fmt::format("replicas of {} stages", mesh.replicas_.size()),
+      refuse_mesh(written, fmt::format("replicas of {} stages", mesh.replicas_.size()),
                   "one number for each stage of the pipeline axis, which comes first");
     }
     const int replicas =
-        checked(text, std::reduce(mesh.replicas_.begin(), mesh.replicas_.end(), int64_t{0}));
-    others = checked(text, others * replicas);
+        checked(written, std::reduce(mesh.replicas_.begin(), mesh.replicas_.end(), int64_t{0}));
+    others = checked(written, others * replicas);
     // If all numbers are equal, the mesh has a plain data axis.
     if (std::ranges::count(mesh.replicas_, mesh.replicas_.front()) == stages) {
       mesh.sizes_[static_cast<size_t>(Axis::data)] = mesh.replicas_.front();
@@ -111,7 +119,7 @@ Mesh Mesh::parse(std::string_view text, int world) {
   }
   if (!rest || world == 0) return mesh;
   if (world % others != 0) {
-    refuse_mesh(text, fmt::format("{} ranks for {} = -1", world, name(*rest)),
+    refuse_mesh(written, fmt::format("{} ranks for {} = -1", world, name(*rest)),
                 fmt::format("a multiple of {}, the ranks of the other axes", others));
   }
   mesh.sizes_[static_cast<size_t>(*rest)] = static_cast<int>(world / others);

@@ -37,10 +37,11 @@ class Mesh {
   Mesh(Axis axis, int size);
 
   // Reads the text form. One axis may have the size -1: `world` divided by the other sizes, or 1 if
-  // `world` is 0 (unknown). Throws Error(usage) for an unknown axis, an axis given twice, a size <
-  // 1, a product beyond 2^31 - 1, a -1 that does not divide evenly, and for per-stage replicas
-  // unless the pipeline axis is outermost and has one number per stage.
-  static Mesh parse(std::string_view text, int world = 0);
+  // `world` is 0 (unknown). `place` follows the text in errors, as ` (plan.toml:12)`. Throws
+  // Error(usage) for an unknown axis, an axis given twice, a size < 1, a product beyond 2^31 - 1, a
+  // -1 that does not divide evenly, and for per-stage replicas unless the pipeline axis is
+  // outermost and has one number per stage.
+  static Mesh parse(std::string_view text, int world = 0, const std::string& place = {});
   std::string text() const;
 
   int ranks() const;

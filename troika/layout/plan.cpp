@@ -11,6 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/base/text.h"
 #include "troika/layout/errors/refuse.h"
+#include "troika/layout/plan_places.h"
 #include "troika/layout/plan_without_flushes.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"
@@ -254,7 +255,7 @@ Plan Plan::parse(std::string_view toml, std::string_view name, int world) {
   Written written;
   written.method = method_name(written.plan.exchange.method);
   make_table(written).parse(toml, name);
-  written.plan.mesh = Mesh::parse(written.mesh, world);
+  written.plan.mesh = Mesh::parse(written.mesh, world, PlanPlaces(toml, name).of("mesh.axes"));
   written.plan.exchange.method = method_from(written.method);
   return written.plan;
 }

@@ -167,7 +167,7 @@ struct Plan {
   // `name` is the file's name, for errors; `world` is the number of ranks, for an axis of size -1,
   // or 0 if unknown. Throws Error(usage) with the line for invalid TOML, an unknown key (naming the
   // nearest known one), a wrong type or a value out of range, and for a mesh that Mesh::parse()
-  // refuses.
+  // refuses, as one whose other axes do not divide `world`.
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;

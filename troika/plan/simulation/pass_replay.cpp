@@ -1,11 +1,9 @@
 #include "troika/plan/simulation/pass_replay.h"
 
 #include <algorithm>
-#include <functional>
-#include <queue>
 
 #include "troika/base/error.h"
-#include "troika/plan/simulation/run_flows.h"
+#include "troika/plan/simulation/event_loop.h"
 
 namespace troika::plan {
 
@@ -18,7 +16,7 @@ namespace {
 class PassReplay {
  public:
   PassReplay(const ReplayedPipeline& pipeline, const ClusterLinks& links)
-      : pipeline_(pipeline), flows_(links), ends_(pipeline.stages.size(), 0) {
+      : pipeline_(pipeline), loop_(links), ends_(pipeline.stages.size(), 0) {
     for (const auto& stage : pipeline.stages) {
       first_.push_back(ranks_.size());
       for (const auto& rank : stage) {
@@ -31,24 +29,7 @@ class PassReplay {
 
   std::vector<double> ends() {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) advance(rank);
-    for (;;) {
-      // All events of this instant are handled before flows get new rates.
-      const bool has_event_now = !events_.empty() && events_.top().time <= now_;
-      const auto end = has_event_now ? std::nullopt : flows_.next_end(now_);
-      if (end && (events_.empty() || end->time < events_.top().time)) {
-        now_ = end->time;
-        auto arrival = flows_.finish(*end);
-        arrival.order = order_++;
-        events_.push(arrival);
-      } else if (!events_.empty()) {
-        const Event event = events_.top();
-        events_.pop();
-        now_ = event.time;
-        handle(event);
-      } else {
-        break;
-      }
-    }
+    while (const auto event = loop_.next()) handle(*event);
     for (const auto& rank : ranks_) {
       TROIKA_CHECK(rank.next == rank.own->passes.size(), "all passes of a pipeline end");
     }
@@ -98,8 +79,9 @@ class PassReplay {
     const auto& pass = rank.own->passes[rank.next];
     if (!may_begin(rank, pass)) return;
     rank.computes = true;
-    const double end = now_ + seconds(*rank.own, pass.kind);
-    events_.push({end, order_++, EventKind::pass_ends, static_cast<int>(number)});
+    loop_.push({.time = loop_.now() + seconds(*rank.own, pass.kind),
+                .kind = EventKind::pass_ends,
+                .who = static_cast<int>(number)});
   }
 
   void handle(const Event& event) {
@@ -116,7 +98,8 @@ class PassReplay {
     const auto& pass = rank.own->passes[rank.next++];
     const int stage = rank.own->stage;
     rank.computes = false;
-    ends_[static_cast<size_t>(stage)] = std::max(ends_[static_cast<size_t>(stage)], now_);
+    auto& end = ends_[static_cast<size_t>(stage)];
+    end = std::max(end, loop_.now());
     if (pass.kind == ActionKind::forward && !is_last(stage)) send(rank, pass, stage + 1);
     const bool has_gradient =
         pass.kind == ActionKind::backward || pass.kind == ActionKind::backward_input;
@@ -137,11 +120,10 @@ class PassReplay {
     unused_.pop_back();
     messages_[number] = {to, index_of(ranks_[to], pass.micro_batch), stage > from.own->stage};
     const int sender = std::min(stage, from.own->stage);
-    flows_.send(now_, from.own->device,
-                {.kind = EventKind::message_arrives,
-                 .who = ranks_[to].own->device,
-                 .what = number,
-                 .bytes = pipeline_.output_bytes[static_cast<size_t>(sender)]});
+    loop_.send(from.own->device, {.kind = EventKind::message_arrives,
+                                  .who = ranks_[to].own->device,
+                                  .what = number,
+                                  .bytes = pipeline_.output_bytes[static_cast<size_t>(sender)]});
   }
 
   struct Message {
@@ -150,15 +132,12 @@ class PassReplay {
   };
 
   const ReplayedPipeline& pipeline_;
-  RunFlows flows_;
+  EventLoop loop_;
   std::vector<State> ranks_;
   std::vector<size_t> first_;  // rank of each stage
   std::vector<Message> messages_;
   std::vector<size_t> unused_;  // of messages_
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::vector<double> ends_;  // of the stages
-  uint64_t order_ = 0;
-  double now_ = 0;
+  std::vector<double> ends_;    // of the stages
 };
 
 }  // namespace

@@ -40,7 +40,8 @@ struct RankState {
   double factor = 1;  // on its times
 };
 
-// pass_is_computed: a pass whose sums over the tensor axis begin now.
+// pass_is_computed: a pass whose sums over the tensor axis begin now. A collective's phase begins
+// with `phase`; `flow` begins its flow, and phase_ends follows this.
 enum class EventKind {
   pass_is_computed,
   pass_ends,
@@ -48,7 +49,8 @@ enum class EventKind {
   message_arrives,
   bucket_is_ready,
   phase,
-  flow
+  flow,
+  phase_ends
 };
 
 struct Event {

@@ -1,15 +1,13 @@
 #include "troika/plan/simulation/run_simulator.h"
 
 #include <algorithm>
-#include <functional>
-#include <queue>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/plan/simulation/disturbed_times.h"
+#include "troika/plan/simulation/event_loop.h"
 #include "troika/plan/simulation/rank_state.h"
 #include "troika/plan/simulation/run_account.h"
-#include "troika/plan/simulation/run_flows.h"
 #include "troika/plan/simulation/stage_collectives.h"
 
 namespace troika::plan {
@@ -26,7 +24,7 @@ class Simulator {
         links_(run.cluster),
         programs_(run.schedule(), run.plan.mesh),
         recipes_(run, programs_, links_),
-        flows_(links_),
+        loop_(links_),
         times_(run),
         account_(run, programs_) {
     const auto stages = static_cast<size_t>(programs_.stages());
@@ -41,24 +39,9 @@ class Simulator {
 
   RunSimulation simulate() {
     for (int rank = 0; rank < programs_.ranks(); ++rank) advance(rank);
-    for (;;) {
-      // All events of this instant are handled before flows get new rates.
-      const bool has_event_now = !events_.empty() && events_.top().time <= now_;
-      const auto end = has_event_now ? std::nullopt : flows_.next_end(now_);
-      if (end && (events_.empty() || end->time < events_.top().time)) {
-        now_ = end->time;
-        end_flow(*end);
-      } else if (!events_.empty()) {
-        const Event event = events_.top();
-        events_.pop();
-        now_ = event.time;
-        handle(event);
-      } else {
-        break;
-      }
-    }
+    while (const auto event = loop_.next()) handle(*event);
     for (const auto& one : ranks_) TROIKA_CHECK(one.step == run_.steps, "all ranks end all steps");
-    return account_.finish(flows_.traffic());
+    return account_.finish(loop_.traffic());
   }
 
  private:
@@ -69,7 +52,12 @@ class Simulator {
   const ProgramItem& item(int rank) { return programs_.of(rank)[state(rank).next]; }
 
   void push(double time, EventKind kind, int who, size_t what = 0, double bytes = 0) {
-    events_.push({time, order_++, kind, who, what, bytes, time});
+    loop_.push({.time = time,
+                .kind = kind,
+                .who = who,
+                .what = what,
+                .bytes = bytes,
+                .undisturbed = time});
   }
 
   void handle(const Event& event) {
@@ -94,8 +82,12 @@ class Simulator {
         return begin_phase(event.who);
       case EventKind::flow: {
         const auto& phase = queues_[static_cast<size_t>(event.who)].current()->phase();
-        return flows_.begin(now_, phase.uses, phase.bytes, event);
+        return loop_.begin(phase.uses, phase.bytes,
+                           {.kind = EventKind::phase_ends, .who = event.who});
       }
+      case EventKind::phase_ends:
+        ++queues_[static_cast<size_t>(event.who)].current()->next_phase;
+        return begin_phase(event.who);
     }
   }
 
@@ -149,12 +141,12 @@ class Simulator {
   bool awaited_ended(int rank) {
     auto& own = state(rank);
     if (queue_of(rank).finished() < own.awaited) {
-      if (own.waits_since < 0) own.waits_since = now_;
+      if (own.waits_since < 0) own.waits_since = now();
       return false;
     }
-    if (own.waits_since >= 0 && now_ > own.waits_since) {
-      account_.expose(rank, now_ - own.waits_since);
-      account_.record({rank, own.step, "compute", "finish_backward", own.waits_since, now_});
+    if (own.waits_since >= 0 && now() > own.waits_since) {
+      account_.expose(rank, now() - own.waits_since);
+      account_.record({rank, own.step, "compute", "finish_backward", own.waits_since, now()});
     }
     own.waits_since = -1;
     return true;
@@ -164,7 +156,7 @@ class Simulator {
     auto& own = state(rank);
     const auto& begun = item(rank);
     own.arrived[own.next] -= begun.takes.size();
-    own.begin = now_;
+    own.begin = now();
     own.seconds = times_.seconds(rank, own.step, own.next, begun);
     own.activity = Activity::computes;
     begin_computing(rank);
@@ -182,12 +174,12 @@ class Simulator {
     if (gathers) {
       own.activity = Activity::gathers;
     } else {
-      finish_pass_at(rank, now_ + own.seconds);
+      finish_pass_at(rank, now() + own.seconds);
     }
   }
 
   void begin_computing(int rank) {
-    state(rank).busy_before = queue_of(rank).busy(now_);
+    state(rank).busy_before = queue_of(rank).busy(now());
     state(rank).slowed = 0;
   }
 
@@ -197,12 +189,11 @@ class Simulator {
   bool is_put_off(Event event) {
     constexpr double kNegligible = 1e-6;  // of the pass
     auto& own = state(event.who);
-    const double added = (1 - run_.overlap) * (queue_of(event.who).busy(now_) - own.busy_before);
+    const double added = (1 - run_.overlap) * (queue_of(event.who).busy(now()) - own.busy_before);
     if (own.activity == Activity::computes) own.slowed = std::max(own.slowed, added);
     event.time = event.undisturbed + own.slowed;
-    if (event.time - now_ <= kNegligible * own.seconds) return false;
-    event.order = order_++;
-    events_.push(event);
+    if (event.time - now() <= kNegligible * own.seconds) return false;
+    loop_.push(event);
     return true;
   }
 
@@ -217,7 +208,7 @@ class Simulator {
       const double backward = work(stage).passes.backward();
       const double scale = backward > 0 ? (own.seconds + sums) / backward : 0;
       for (const auto& bucket : work(stage).buckets) {
-        push(std::max(now_, end + sums - bucket.seconds_before_end * scale),
+        push(std::max(now(), end + sums - bucket.seconds_before_end * scale),
              EventKind::bucket_is_ready, rank, static_cast<size_t>(stage));
       }
     }
@@ -227,11 +218,11 @@ class Simulator {
   void begin_sums(int rank) {
     auto& own = state(rank);
     own.activity = Activity::sums;
-    own.sums_since = now_;
+    own.sums_since = now();
     const auto& member = programs_.on_tensor_axis(rank);
     for (const auto& pass : passes_of(item(rank))) {
       if (const auto* one = recipes_.sums(rank, pass)) {
-        own.awaited_sums = queues_[member.group].issue(member.index, one->recipe, now_) + 1;
+        own.awaited_sums = queues_[member.group].issue(member.index, one->recipe, now()) + 1;
       }
     }
     begin_next(member.group);
@@ -241,7 +232,7 @@ class Simulator {
   void end_gather(int rank) {
     auto& own = state(rank);
     own.activity = Activity::computes;
-    const double gathering = now_ - own.begin;
+    const double gathering = now() - own.begin;
     const double beside = own.seconds * (1 - work(item(rank).action.stage).share_after_gather);
     const double exposed = gathering - run_.overlap * std::min(gathering, beside);
     account_.expose(rank, exposed);
@@ -251,11 +242,11 @@ class Simulator {
 
   void end_pass(int rank) {
     auto& own = state(rank);
-    account_.end_pass(rank, own.step, item(rank), {own.begin, now_, own.seconds});
+    account_.end_pass(rank, own.step, item(rank), {own.begin, now(), own.seconds});
     account_.expose(rank, own.slowed);
     if (own.activity == Activity::sums) {
-      account_.expose(rank, now_ - own.sums_since);
-      own.sums_factor = (now_ - own.sums_since) / recipes_.sums_seconds(rank, item(rank));
+      account_.expose(rank, now() - own.sums_since);
+      own.sums_factor = (now() - own.sums_since) / recipes_.sums_seconds(rank, item(rank));
     }
     own.activity = Activity::ready;
     ++own.next;
@@ -265,16 +256,16 @@ class Simulator {
   void begin_update(int rank) {
     auto& own = state(rank);
     const double sharing = static_cast<double>(run_.plan.sharing_ranks());
-    own.begin = now_;
+    own.begin = now();
     own.seconds = work(item(rank).action.stage).optimizer_seconds / sharing * own.factor;
     own.activity = Activity::updates;
-    push(now_ + own.seconds, EventKind::update_ends, rank);
+    push(now() + own.seconds, EventKind::update_ends, rank);
   }
 
   void end_update(int rank) {
     auto& own = state(rank);
     const int stage = item(rank).action.stage;
-    account_.end_update(rank, own.step, own.begin, now_);
+    account_.end_update(rank, own.step, own.begin, now());
     if (const auto& gather = recipes(rank, stage).gather_after_step) issue(rank, *gather);
     if (run_.averages_parameters(own.step)) {
       for (const auto& average : recipes(rank, stage).averages) issue(rank, average);
@@ -287,7 +278,7 @@ class Simulator {
 
   void end_step(int rank) {
     auto& own = state(rank);
-    account_.end_step(own.step, now_);
+    account_.end_step(own.step, now());
     ++own.step;
   }
 
@@ -297,22 +288,12 @@ class Simulator {
         action.kind == ActionKind::send_activation ? action.stage : peer_stage(action);
     const double bytes = work(source).output_bytes;
     account_.send(rank, bytes);
-    flows_.send(now_, rank,
-                {.kind = EventKind::message_arrives,
-                 .who = target.rank,
-                 .what = target.item,
-                 .bytes = bytes});
+    loop_.send(rank, {.kind = EventKind::message_arrives,
+                      .who = target.rank,
+                      .what = target.item,
+                      .bytes = bytes});
     account_.record(
-        {rank, state(rank).step, "messages", text_of(action), now_, std::nullopt, -1, bytes});
-  }
-
-  void end_flow(const SharedLinks::End& end) {
-    const auto next = flows_.finish(end);
-    if (next.kind == EventKind::message_arrives) {
-      return push(next.time, next.kind, next.who, next.what, next.bytes);
-    }
-    ++queues_[static_cast<size_t>(next.who)].current()->next_phase;
-    begin_phase(next.who);
+        {rank, state(rank).step, "messages", text_of(action), now(), std::nullopt, -1, bytes});
   }
 
   void issue_bucket(int rank, int stage) {
@@ -328,20 +309,20 @@ class Simulator {
   // that have ended once this one has. The rank's next wait is for this number.
   size_t issue(int rank, const Recipe& recipe) {
     const auto& member = programs_.on_data_axis(rank);
-    state(rank).awaited = queues_[member.group].issue(member.index, recipe, now_) + 1;
+    state(rank).awaited = queues_[member.group].issue(member.index, recipe, now()) + 1;
     begin_next(member.group);
     return state(rank).awaited;
   }
 
   void begin_next(size_t group) {
-    if (queues_[group].begin(now_)) push(now_, EventKind::phase, static_cast<int>(group));
+    if (queues_[group].begin(now())) push(now(), EventKind::phase, static_cast<int>(group));
   }
 
   void begin_phase(int group) {
     const auto* running = queues_[static_cast<size_t>(group)].current();
     const bool has_ended = running->next_phase == running->recipe->phases.size();
     if (has_ended) return end_collective(static_cast<size_t>(group));
-    push(now_ + running->phase().seconds, EventKind::flow, group);
+    push(now() + running->phase().seconds, EventKind::flow, group);
   }
 
   void end_collective(size_t group) {
@@ -350,10 +331,10 @@ class Simulator {
     const auto& ended = *queue.current();
     for (size_t i = 0; i < members.size() && !ended.recipe->phases.empty(); ++i) {
       account_.record({members[i], state(members[i]).step, "communication", ended.recipe->name,
-                       std::max(ended.issued[i], ended.before), now_, ended.recipe->bucket,
+                       std::max(ended.issued[i], ended.before), now(), ended.recipe->bucket,
                        ended.recipe->bytes});
     }
-    queue.finish(now_);
+    queue.finish(now());
     begin_next(group);
     for (const int rank : members) {
       if (&queue != &queue_of(rank)) {
@@ -366,18 +347,17 @@ class Simulator {
     }
   }
 
+  double now() const { return loop_.now(); }
+
   const SimulatedRun& run_;
   const ClusterLinks links_;
   const RankPrograms programs_;
   const Recipes recipes_;
-  RunFlows flows_;
+  EventLoop loop_;
   const DisturbedTimes times_;
   RunAccount account_;
   std::vector<CollectiveQueue> queues_;  // by group
   std::vector<RankState> ranks_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  uint64_t order_ = 0;
-  double now_ = 0;
 };
 }  // namespace
 
