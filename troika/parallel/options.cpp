@@ -200,19 +200,17 @@ void add_options(config::Table& table, MeshOptions& options) {
             "pipelines, tp and 3d: all axes, outermost first, in place of their sizes; a pipeline "
             "may have one number of replicas for each of its ranks, as in pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
-            "pipelines and 3d: number of ranks that the model's stages are spread over; -1: the "
-            "ranks that mesh.data leaves; 3d: see docs/tensor-parallelism.md",
+            "pipelines, 3d and downpour: number of ranks that the model's stages are spread over; "
+            "-1: the ranks that mesh.data leaves; 3d: see docs/tensor-parallelism.md",
             axis_size());
-  table.add(
-      "mesh.data", &options.data,
-      "pipelines, tp and 3d: number of replicas of the model; -1: the ranks that mesh.pipeline and "
-      "mesh.tensor leave, or 1",
-      axis_size());
-  table.add(
-      "mesh.tensor", &options.tensor,
-      "tp and 3d: number of ranks that compute each layer together (docs/tensor-parallelism.md); "
-      "-1: the ranks that mesh.data leaves",
-      axis_size());
+  table.add("mesh.data", &options.data,
+            "pipelines, tp, 3d and downpour: number of replicas of the model; -1: the ranks that "
+            "mesh.pipeline and mesh.tensor leave, or 1",
+            axis_size());
+  table.add("mesh.tensor", &options.tensor,
+            "tp, 3d and downpour: number of ranks that compute each layer together "
+            "(docs/tensor-parallelism.md); -1: the ranks that mesh.data leaves",
+            axis_size());
   table.add("mesh.sequence_parallel", &options.sequence_parallel,
             "tp and 3d: between layers, each rank computes its share of the tokens, in norms and "
             "dropout");

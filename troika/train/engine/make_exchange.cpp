@@ -148,7 +148,8 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
   TROIKA_CHECK(!plan.trains_replicas(), "a method of replicas together");
   TROIKA_CHECK(plan.exchange.method != ExchangeMethod::fault_tolerant, "a method of a quorum");
   if (plan.exchange.method == ExchangeMethod::servers) {
-    return make_served_exchange(plan, options, recipe, task.module(), group);
+    return make_served_exchange(plan, options, recipe, task.module(),
+                                parallel::ReplicaPlace::of_each(group));
   }
   require_precision(plan);
   auto ddp = data_parallel_options(plan, trace);
@@ -226,9 +227,10 @@ std::unique_ptr<Exchange> make_quorum_exchange(const layout::Plan& plan,
 std::unique_ptr<Exchange> make_replica_exchange(const layout::Plan& plan,
                                                 const TrainOptions& options,
                                                 const OptimizerRecipe& recipe, Task& task,
-                                                const comm::Group& replicas) {
+                                                torch::nn::Module& module,
+                                                const parallel::ReplicaPlace& place) {
   require_replicas(plan, task);
-  return make_served_exchange(plan, options, recipe, task.module(), replicas);
+  return make_served_exchange(plan, options, recipe, module, place);
 }
 
 }  // namespace troika::train
