@@ -175,6 +175,26 @@ TEST_F(ServedLaunch, DownpourGoesOnWithoutLostReplicas) {
   EXPECT_GT(saved_step(folder_ / "runs/run/replicas/2/checkpoints"), saved_step(checkpoints()));
 }
 
+// A replica is a pipeline of two ranks. One of them is lost, and the other one ends; the other
+// replica goes on.
+TEST_F(ServedLaunch, DownpourGoesOnWithoutALostRankOfAReplica) {
+  const std::string downpour =
+      "--trainer.strategy=downpour --optim.name=sgd --optim.momentum=0 --mesh.pipeline=2 "
+      "--pipeline.micro_batches=1";
+  cluster::Launch launch(options(2, 4, 0, downpour));
+  ASSERT_TRUE(saves_beyond(checkpoints(), 0, kServedPatience)) << launch.err();
+  kill("worker0");
+  const auto others = folder_ / "runs/run/replicas/1/checkpoints";
+  ASSERT_TRUE(saves_beyond(others, saved_step(others) + 10, kServedPatience)) << launch.err();
+  launch.signal(SIGTERM);
+  EXPECT_NE(launch.wait(), 0) << "a worker was lost";
+  EXPECT_THAT(launch.err(), HasSubstr("[cluster] worker 0: killed by SIGKILL"));
+  EXPECT_THAT(read_file(launch.logs() / "worker-1.log"), HasSubstr("rank 0"));
+  for (const char* log : {"worker-2.log", "worker-3.log"}) {
+    EXPECT_THAT(read_file(launch.logs() / log), Not(HasSubstr("error: "))) << log;
+  }
+}
+
 // The scheduler's process coordinates. Replica 0 is lost; replica 1 has all iterations.
 TEST_F(ServedLaunch, SandblasterGoesOnWithoutALostReplica) {
   cluster::Launch launch(options(2, 3, 0, "--trainer.strategy=sandblaster --trainer.max_steps=40"));
@@ -187,6 +207,55 @@ TEST_F(ServedLaunch, SandblasterGoesOnWithoutALostReplica) {
     EXPECT_THAT(read_file(launch.logs() / log), Not(HasSubstr("error: "))) << log;
   }
   EXPECT_EQ(saved_step(folder_ / "runs/run/replicas/1/checkpoints"), 40);
+}
+
+// The cluster's description has slow links and spare hosts for the launched servers.
+TEST_F(ServedLaunch, TrainsByASearchedPlan) {
+  std::string cluster = "[links.network]\nbandwidth = 1e6\n";
+  for (const char* host : {"a", "b", "c"}) {
+    cluster += fmt::format("[[devices]]\nhost = \"{}\"\n", host);
+  }
+  write_file_atomically(folder_ / "fewer.toml", cluster);
+  for (const char* host : {"d", "e"}) {
+    cluster += fmt::format("[[devices]]\nhost = \"{}\"\ncount = 0\n", host);
+  }
+  write_file_atomically(folder_ / "cluster.toml", cluster);
+  const auto train = [&](const char* file) {
+    return run_program(fmt::format(
+        "cd {}; exec {} launch --servers 2 --workers 3 {} {} {} --plan auto --cluster {} "
+        "--profile-seconds 0.05 --trainer.max_steps=9",
+        folder_.path().string(), TROIKA_PROGRAM, TROIKA_PROGRAM, kServedTraining, kAdamW, file));
+  };
+  const auto outcome = train("cluster.toml");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out + outcome.err,
+              AllOf(HasSubstr("with 2 on spare hosts, which sum gradients"),
+                    HasSubstr("micro-batches of "), HasSubstr(", summation servers")));
+  expect_undisturbed();
+  const auto refused = train("fewer.toml");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("[train] spare hosts of --cluster; got 0, expected 2, the "
+                                     "servers that were launched"));
+}
+
+// A process that ends before it has connected to the scheduler.
+TEST_F(ServedLaunch, ALossBeforeAllHaveJoinedEndsTheRun) {
+  const char* const downpour = "--trainer.strategy=downpour --optim.name=sgd --optim.momentum=0";
+  for (const auto& [how, victim] : {std::pair(kParameterServer, std::string("server")),
+                                    {kBytePs, "worker"},
+                                    {downpour, "server"}}) {
+    SCOPED_TRACE(fmt::format("{}, {}", how, victim));
+    auto killed = options(2, 2, 0, how);
+    killed.command.back() =
+        fmt::format("if [ $TROIKA_ROLE$TROIKA_ROLE_INDEX = {}1 ]; then kill -9 $$; fi; {}", victim,
+                    killed.command.back());
+    killed.shutdown_timeout = Milliseconds(2000);
+    cluster::Launch launch(killed);
+    EXPECT_NE(launch.wait(), 0);
+    const auto texts = launch.err() + read_file(launch.logs() / "scheduler.log");
+    EXPECT_THAT(texts, AllOf(HasSubstr(victim + "-1 is lost: killed by SIGKILL (137)"),
+                             HasSubstr(victim + " 1: killed by SIGKILL")));
+  }
 }
 
 TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {

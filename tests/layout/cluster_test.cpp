@@ -57,6 +57,18 @@ TEST(Cluster, TextRoundTrips) {
   EXPECT_EQ(level_between(uniform, 2, 3), Level::network);
 }
 
+TEST(Cluster, HostsWithoutDevicesAreSpare) {
+  const auto text = std::string(kText) + "[[devices]]\nhost = \"cpu-1\"\ncount = 0\n";
+  const auto cluster = Cluster::parse(text, "cluster.toml");
+  EXPECT_EQ(cluster.ranks(), 7);
+  EXPECT_THAT(cluster.hosts, testing::SizeIs(2));
+  EXPECT_THAT(cluster.spares, testing::ElementsAre("cpu-1"));
+  EXPECT_EQ(Cluster::parse(cluster.text(), "again"), cluster) << cluster.text();
+  EXPECT_ERROR(Cluster::parse(text + "[[devices]]\nhost = \"cpu-1\"\n", "c"), ErrorKind::usage,
+               "[layout] host cpu-1; got devices and count 0, expected devices, or one row with "
+               "count 0");
+}
+
 TEST(Cluster, RefusesWhatIsNone) {
   const auto refused = [](const std::string& text) {
     try {
@@ -81,7 +93,9 @@ TEST(Cluster, RefusesWhatIsNone) {
   EXPECT_EQ(refused("[links.host]\nlatency = nan" + devices),
             "[layout] links.host.latency (c.toml:2); got nan, expected a number >= 0");
   EXPECT_EQ(refused(devices + "count = 0"),
-            "[layout] devices.count (c.toml:4); got 0, expected an integer >= 1");
+            "[layout] c.toml has no devices; expected a table [[devices]] with a host");
+  EXPECT_EQ(refused(devices + "count = -1"),
+            "[layout] devices.count (c.toml:4); got -1, expected an integer >= 0");
   EXPECT_EQ(refused(devices + "count = 2147483648"),
             "[layout] devices of a cluster; got 2147483648 more, expected at most 2^31 - 1 in all");
   EXPECT_EQ(refused(devices + "flops = \"fast\""),

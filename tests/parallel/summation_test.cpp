@@ -84,7 +84,7 @@ TEST(SummationServers, MeasureLinksAtTheStart) {
 
 // The values that codecs leave out are not lost: steps stay near those of whole gradients.
 TEST(SummationServers, CodecsGiveTheSameBitsOnAllRanks) {
-  for (const auto form : {server::SumForm::top, server::SumForm::int8}) {
+  for (const auto form : {server::SumForm::top, server::SumForm::int8, server::SumForm::dither}) {
     comm::local::run(3, [&](const Group& group) {
       const auto sums = std::make_shared<SummationServers>(
           group,

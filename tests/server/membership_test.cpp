@@ -87,6 +87,50 @@ TEST(ServerMembership, ARunWithoutAllItsWorkersEnds) {
   EXPECT_TRUE(membership.have_workers_ended());
 }
 
+// A launch knows at once that a process has ended; the beats of others tell it after the limit.
+TEST(ServerMembership, ARunThatLosesNodesBeforeItBeginsEnds) {
+  auto options = membership_options();
+  options.first_workers = 2;
+  options.first_servers = 2;
+  const auto begin = [&] {
+    Membership membership(options);
+    membership.expire(milliseconds(0));
+    membership.take("server-0", server_beat(1), milliseconds(1));
+    membership.take("worker-0", worker_beat(1), milliseconds(1));
+    return membership;
+  };
+  for (const std::string name : {"server-0", "server-1", "worker-1"}) {
+    auto membership = begin();
+    EXPECT_TRUE(membership.note_end(name, "killed by SIGKILL (137)"));
+    EXPECT_FALSE(membership.note_end(name, "killed by SIGKILL (137)")) << "no news";
+    for (const auto* node : {"server-0", "worker-0"}) {
+      EXPECT_EQ(membership.state_for(node).refusal, name + " is lost: killed by SIGKILL (137)");
+    }
+    EXPECT_TRUE(membership.have_workers_ended());
+  }
+  auto membership = begin();
+  EXPECT_FALSE(membership.note_end("worker-0", "exit code 1")) << "it has joined";
+  uint64_t number = 1;
+  for (net::Duration now = milliseconds(50); now < milliseconds(1000); now += milliseconds(50)) {
+    membership.take("worker-0", worker_beat(++number), now);
+    membership.expire(now);
+  }
+  EXPECT_EQ(membership.failure(),
+            "server-0 is lost: the scheduler had not heard of server-0 for 0.4 s");
+}
+
+TEST(ServerMembership, ARunThatHasBegunGoesOnWithoutLostNodes) {
+  auto options = membership_options();
+  options.first_servers = 2;
+  Membership membership(options);
+  membership.take("server-0", server_beat(1), milliseconds(1));
+  membership.take("server-1", server_beat(1), milliseconds(1));
+  membership.take("worker-0", worker_beat(1), milliseconds(1));
+  EXPECT_FALSE(membership.note_end("server-1", "killed by SIGKILL (137)"));
+  EXPECT_FALSE(membership.note_end("worker-0", "killed by SIGKILL (137)"));
+  EXPECT_EQ(membership.failure(), "");
+}
+
 // They will not come again.
 TEST(ServerMembership, WorkersThatEndedBeforeTheLastOneJoinedCount) {
   auto options = membership_options();

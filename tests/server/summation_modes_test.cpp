@@ -48,6 +48,20 @@ void expect_codings() {
     EXPECT_EQ(left_out[i], values[i] - levels[i]);
     EXPECT_LE(std::abs(left_out[i]), 143.0 / 127 / 2 * 1.001);
   }
+  const auto some = decoded({SumForm::random, 50}, values, left_out);
+  EXPECT_EQ(std::ranges::count_if(some, [](T value) { return value != 0; }), 50);
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(some[i] == 0 || some[i] == values[i]);
+  double magnitude = 0;
+  for (const T value : values) magnitude += std::abs(value) / 1000;
+  const auto signs = decoded({SumForm::sign, 1}, values, left_out);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_NEAR(signs[i], values[i] < 0 ? -magnitude : magnitude, 1e-5 * magnitude);
+    EXPECT_EQ(left_out[i], values[i] - signs[i]);
+  }
+  const auto dithered = decoded({SumForm::dither, 64}, values, left_out);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_LE(std::abs(left_out[i]), 143.0 / 127 * 1.001);
+  }
   const auto halves = decoded({SumForm::half, 0}, values, left_out);
   EXPECT_EQ(halves[3], from_half(to_half(static_cast<float>(values[3]))));
 }
@@ -55,6 +69,55 @@ void expect_codings() {
 TEST(SumCoding, LeavesOutWhatItSays) {
   expect_codings<float>();
   expect_codings<double>();
+}
+
+// The seed depends on the values, of which one differs each time.
+TEST(SumCoding, DitheringHasTheExpectationOfTheValues) {
+  constexpr int kDraws = 10'000;
+  std::vector<double> values(16), sums(16), left_out;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(1.0 + static_cast<double>(i));
+  values[0] = 1;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    values[1] = 1e-9 * draw;
+    const auto result = decoded({SumForm::dither, 16}, values, left_out);
+    for (size_t i = 0; i < values.size(); ++i) sums[i] += result[i] / kDraws;
+  }
+  // Six standard deviations of a mean of roundings to multiples of 1 / 127.
+  for (size_t i = 2; i < values.size(); ++i) {
+    EXPECT_NEAR(sums[i], values[i], 6 * 0.5 / 127 / std::sqrt(kDraws));
+  }
+}
+
+// The numbers that are sent and those that are kept are together those that were given (error
+// feedback).
+TEST(SumCoding, ResidualsHaveWhatWasLeftOut) {
+  constexpr size_t kCount = 400;
+  for (const auto form : {SumForm::sign, SumForm::random, SumForm::dither}) {
+    Residuals residuals;
+    const SumCoding coding = coding_for({.form = form, .density = 0.1, .block = 50}, kCount);
+    std::vector<double> given(kCount), sent(kCount);
+    double kept = 0;
+    for (uint64_t round = 0; round < 60; ++round) {
+      auto values = numbers<double>(0, kCount, round);
+      for (size_t i = 0; i < kCount; ++i) given[i] += values[i];
+      std::string encoded, result;
+      const std::span bytes(reinterpret_cast<char*>(values.data()), kCount * sizeof(double));
+      ASSERT_TRUE(residuals.encode(7, coding, ValueType::float64, bytes, encoded));
+      decode_sum(form, ValueType::float64, encoded, bytes.size(), result);
+      const auto* const decoded = reinterpret_cast<const double*>(result.data());
+      kept = 0;
+      for (size_t i = 0; i < kCount; ++i) {
+        sent[i] += decoded[i];
+        kept = std::max(kept, std::abs(values[i] - decoded[i]));
+      }
+    }
+    double farthest = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      farthest = std::max(farthest, std::abs(given[i] - sent[i]));
+    }
+    EXPECT_NEAR(farthest, kept, 1e-9) << static_cast<int>(form);
+    EXPECT_GT(kept, 0) << static_cast<int>(form);
+  }
 }
 
 TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
@@ -76,6 +139,8 @@ TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
     values[3] = bad;
     EXPECT_FALSE(encode_sum({SumForm::top, 6}, ValueType::float32, bytes, encoded));
     EXPECT_FALSE(encode_sum({SumForm::int8, 6}, ValueType::float32, bytes, encoded));
+    EXPECT_FALSE(encode_sum({SumForm::sign, 1}, ValueType::float32, bytes, encoded));
+    EXPECT_FALSE(encode_sum({SumForm::random, 6}, ValueType::float32, bytes, encoded));
   }
 }
 

@@ -163,6 +163,22 @@ TEST_F(BytePsRun, RefusesWhatNeedsAllGradientsAtOnce) {
   }
 }
 
+TEST_F(BytePsRun, AResumptionWarnsOfErrorsThatCheckpointsLack) {
+  for (const std::string hook : {"onebit", "randomk", "none"}) {
+    auto options = byteps({"ddp.hook=" + hook, "ddp.topk_density=0.3", "run.name=" + hook});
+    options.trainer.max_steps = 2;
+    fit(options, 2);
+    options.trainer.max_steps = 4;
+    options.trainer.ckpt_path = "last";
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(fit(options, 2).summary.steps, 4);
+    const auto text = testing::internal::GetCapturedStderr();
+    const bool warns =
+        text.find("checkpoints lack the errors that ddp.hook " + hook) != std::string::npos;
+    EXPECT_EQ(warns, hook != "none") << text;
+  }
+}
+
 TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(fit(byteps({"server.replicas=1"}), 1), ErrorKind::usage,
                "[train] summation servers keep no parameters; got options of server besides "
@@ -174,7 +190,7 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
                "rank's process (troika launch --servers K --workers N starts them)");
   EXPECT_ERROR(fit(byteps({"ddp.hook=powersgd"}), 1), ErrorKind::usage,
                "[train] summation servers have not all codecs; got ddp.hook powersgd, expected "
-               "none, fp16, int8 or topk");
+               "none, fp16, int8, topk, onebit, randomk or dither");
   EXPECT_ERROR(fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1),
                ErrorKind::usage,
                "[train] byteps.asynchronous sends whole parameters after each step; got "

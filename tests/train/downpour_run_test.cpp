@@ -168,6 +168,54 @@ TEST_F(DownpourRun, ReplicasResumeFromTheCheckpointOfReplica0) {
   }
 }
 
+std::shared_ptr<Task> make_three_blocks() {
+  torch::nn::Sequential net(torch::nn::Linear(3, 16), torch::nn::Tanh(), torch::nn::Linear(16, 8),
+                            torch::nn::Tanh(), torch::nn::Linear(8, 2));
+  fill_with_waves(*net);
+  return std::make_shared<Task>(nn::from_sequential(net));
+}
+
+FittedCourse fit_blocks(const TrainOptions& options, int ranks) {
+  return fit_course(options, std::vector<int>(static_cast<size_t>(ranks), 0), make_three_blocks,
+                    Waves());
+}
+
+TEST_F(DownpourRun, AReplicaOfTwoStagesIsOneProcess) {
+  for (const char* optimizer : {"sgd", "adagrad"}) {
+    options_.optimizer.name = optimizer;
+    const auto oracle = fit_blocks(options_, 1);
+    const auto course = fit_blocks(
+        downpour({"downpour.overlap=false", "mesh.pipeline=2", "pipeline.micro_batches=1"}), 2);
+    EXPECT_EQ(course.summary.steps, 12);
+    EXPECT_LT(distance(course, oracle), 1e-12) << optimizer;
+    EXPECT_NEAR(course.summary.validation_loss, oracle.summary.validation_loss, 1e-12);
+  }
+}
+
+// All four ranks have the weights of the servers at the end. The run goes on from the checkpoint of
+// replica 0.
+TEST_F(DownpourRun, ReplicasOfTwoStagesLearnFromTheirSamples) {
+  options_.trainer.max_epochs = 6;
+  options_.optimizer.lr = 0.05;
+  options_.data.global_batch_size = 8;
+  auto options = downpour({"mesh.pipeline=2", "pipeline.micro_batches=1", "optim.name=adagrad"});
+  auto summary = fit_blocks(options, 4).summary;
+  options.trainer.max_epochs = 8;
+  options.trainer.ckpt_path = "last";
+  summary = fit_blocks(options, 4).summary;
+  // 13 samples of each replica, which has batches of 4.
+  EXPECT_EQ(summary.steps, 8 * 3);
+  std::vector<double> losses;
+  for (const auto& [step, row] : csv_rows(summary.run_folder)) {
+    if (row.contains("validation/loss")) losses.push_back(std::stod(row.at("validation/loss")));
+  }
+  ASSERT_EQ(losses.size(), 8u);
+  EXPECT_LT(losses.back(), losses.front());
+  const auto other = std::filesystem::path(summary.run_folder) / "replicas/1";
+  EXPECT_TRUE(std::filesystem::exists(other / "checkpoints/last"));
+  EXPECT_FALSE(std::filesystem::exists(other.parent_path() / "2")) << "two replicas";
+}
+
 TEST_F(DownpourRun, RefusesWhatContradicts) {
   const auto refused = [&](const std::vector<std::string>& changes, const std::string& message) {
     EXPECT_ERROR(fit(downpour(changes), 1), ErrorKind::usage, message);
@@ -192,6 +240,9 @@ TEST_F(DownpourRun, RefusesWhatContradicts) {
           "[train] strategy downpour does not bound how far replicas are apart; got "
           "server.consistency bounded and server.delay 2, expected server.consistency eventual and "
           "server.delay 0 (strategy parameter_server bounds it)");
+  refused({"zero.stage=1"},
+          "[train] replicas that train by themselves; got zero.stage 1, expected no ZeRO, and as many "
+          "ranks of each stage");
   refused({"server.replicas=1"},
           "[layout] servers.replicas; got 1, expected fewer than the 1 server");
   EXPECT_ERROR(downpour({"downpour.n_fetch=0"}), ErrorKind::usage,

@@ -95,6 +95,20 @@ TEST_F(TensorRun, EqualsOneProcessWithZero) {
   }
 }
 
+// Ranks of a tensor axis push their gradients in different orders.
+TEST_F(TensorRun, AReplicaOfDownpourEqualsOneProcess) {
+  options_.optimizer.name = "sgd";
+  options_.optimizer.momentum = 0;
+  options_.trainer.gradient_clip_val = 0;
+  const auto alone = fit(accumulating(2), 1, "llama");
+  auto options = options_;
+  options.trainer.strategy = "downpour";
+  options.downpour.overlap = false;
+  options.mesh.tensor = 2;
+  options.pipeline.micro_batches = 2;
+  expect_same_course(fit(options, 2, "llama"), alone, "a tensor mesh");
+}
+
 // A pass that is made again exchanges again, and draws the same masks.
 TEST_F(TensorRun, RecomputesLikeOneProcess) {
   options_.trainer.recompute = "full";

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "troika/base/file.h"
 #include "troika/cli/between.h"
 #include "troika/cli/plan_file.h"
 #include "troika/cli/refuse_argument.h"
+#include "troika/plan/search/machine_levels.h"
 
 namespace troika::cli {
 
@@ -17,6 +19,7 @@ constexpr const char* kPrecisions = "--precisions";
 constexpr const char* kNoTensor = "--no-tensor";
 constexpr const char* kMemoryBytes = "--memory-bytes";
 constexpr const char* kBlockByBlock = "--block-by-block";
+constexpr const char* kCluster = "--cluster";
 
 }  // namespace
 
@@ -41,12 +44,22 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
       "of the whole model fits");
 }
 
+void add_cluster_option(CLI::App& command, AutomaticArguments& arguments) {
+  command.add_option(kCluster, arguments.cluster,
+                     "with --plan auto: file that describes hosts, devices and links of the ranks, "
+                     "and spare hosts for servers; docs/plan.md; default: as measured");
+}
+
 train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments) {
   train::AutomaticPlanOptions options{.seconds = arguments.seconds,
                                       .precisions = arguments.precisions,
                                       .cuts_layers = arguments.cuts_layers,
                                       .block_by_block = arguments.block_by_block};
   if (arguments.memory_bytes >= 0) options.memory_bytes = arguments.memory_bytes;
+  if (!arguments.cluster.empty()) {
+    options.cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
+    plan::require_links(*options.cluster, arguments.cluster);
+  }
   return options;
 }
 
@@ -62,6 +75,7 @@ std::vector<std::string> words_of(const AutomaticArguments& arguments) {
     words.insert(words.end(), {kMemoryBytes, fmt::format("{}", arguments.memory_bytes)});
   }
   if (arguments.block_by_block) words.emplace_back(kBlockByBlock);
+  if (!arguments.cluster.empty()) words.insert(words.end(), {kCluster, arguments.cluster});
   return words;
 }
 
@@ -72,6 +86,12 @@ void require_no_automatic_options(const CLI::App& command, bool searches) {
     refuse_argument("plan", fmt::format("{} without --plan auto", option),
                     command.get_option(option)->results().front(), "both, or neither");
   }
+}
+
+void require_no_cluster(const AutomaticArguments& arguments) {
+  if (arguments.cluster.empty()) return;
+  refuse_argument("plan", fmt::format("{} without --plan auto", kCluster), arguments.cluster,
+                  "both, or neither");
 }
 
 }  // namespace troika::cli

@@ -18,6 +18,7 @@ struct AutomaticArguments {
   double memory_bytes = -1;             // -1: not given
   bool cuts_layers = true;
   bool block_by_block = false;
+  std::string cluster;  // file; empty: not given
 };
 
 // Adds --profile-seconds, --precisions, --no-tensor, --memory-bytes and --block-by-block.
@@ -25,6 +26,10 @@ struct AutomaticArguments {
 void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
                            const std::string& memory_help);
 
+// Adds --cluster for a command that has no other use for it.
+void add_cluster_option(CLI::App& command, AutomaticArguments& arguments);
+
+// Reads the file of the cluster.
 train::AutomaticPlanOptions options_of(const AutomaticArguments& arguments);
 
 // `--plan auto` and the arguments that were given, for the processes that a command starts.
@@ -34,5 +39,7 @@ std::vector<std::string> words_of(const AutomaticArguments& arguments);
 // auto`; with `searches`, except for --no-tensor and --memory-bytes, which a search of profiles
 // takes, too.
 void require_no_automatic_options(const CLI::App& command, bool searches);
+// The same for the option of add_cluster_option().
+void require_no_cluster(const AutomaticArguments& arguments);
 
 }  // namespace troika::cli

@@ -111,23 +111,24 @@ int find_here(train::TrainOptions options, const cluster::Environment& environme
 }
 
 int find_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {
-  if (arguments.ranks > 0 || arguments.nodes > 0 || !arguments.cluster.empty() || arguments.draws) {
+  if (arguments.ranks > 0 || arguments.nodes > 0 || arguments.draws) {
     throw Error("plan", ErrorKind::usage,
                 {.what = "arguments beside --plan auto",
-                 .got = arguments.draws             ? "--draw"
-                        : arguments.cluster.empty() ? "--ranks or --nodes"
-                                                    : "--cluster " + arguments.cluster,
-                 .expected = "CONFIG and its options alone, as it measures the ranks that it has",
+                 .got = arguments.draws ? "--draw" : "--ranks or --nodes",
+                 .expected = "CONFIG, its options and --cluster, as it measures the ranks that it "
+                             "has",
                  .hint = "troika profile CONFIG, then troika plan --profile FILE --cluster FILE"});
   }
+  auto automatic = arguments.automatic;
+  automatic.cluster = arguments.cluster;
   ConfigArguments configured;
   configured.file = arguments.file;
   return run_configured(
       "plan", configured, overrides,
       [&](train::TrainOptions options, const cluster::Environment& environment) {
-        return find_here(std::move(options), environment, arguments.automatic);
+        return find_here(std::move(options), environment, automatic);
       },
-      words_of(arguments.automatic));
+      words_of(automatic));
 }
 
 int run_plan(const PlanArguments& arguments, const std::vector<std::string>& overrides) {

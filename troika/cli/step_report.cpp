@@ -30,6 +30,7 @@ std::string savers_text(const StepModel& model, const StepPlan& plan) {
   if (plan.settings.zero_stage > 0) text += fmt::format(", zero{}", plan.settings.zero_stage);
   if (plan.settings.offloads_activations) text += ", offload activations";
   if (plan.settings.offloads_optimizer) text += ", offload optimizer";
+  if (plan.settings.sums) text += ", summation";
   return text;
 }
 
@@ -103,6 +104,7 @@ SearchJson plan_json(const StepModel& model, const StepPlan& plan) {
           {"zero_stage", plan.settings.zero_stage},
           {"offloads_activations", plan.settings.offloads_activations},
           {"offloads_optimizer", plan.settings.offloads_optimizer},
+          {"spare_servers", plan.settings.sums ? model.problem().cluster.spares.size() : 0},
           {"devices", plan.settings.devices},
           {"tensor", plan.settings.tensor.ranks},
           {"sequence_parallel", plan.settings.tensor.sequence},
@@ -143,6 +145,13 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
     fmt::print("# tensor     {} devices compute each block together{}\n",
                plan.settings.tensor.ranks,
                plan.settings.tensor.sequence ? ", with sequence parallelism" : "");
+  }
+  if (plan.settings.sums) {
+    const size_t spares = model.problem().cluster.spares.size();
+    fmt::print(
+        "# servers    {} on spare hosts and {} beside the replicas sum gradients; launch --servers "
+        "{}\n",
+        spares, plan.settings.devices, spares);
   }
   fmt::print("# bound      no plan takes less than {:.5g} s{}\n", found.lower_bound,
              !found.is_exact ? "; not all plans were looked at"

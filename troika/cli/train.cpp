@@ -16,6 +16,7 @@
 #include "troika/cluster/slurm/commands.h"
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
+#include "troika/train/engine/served_exchange.h"
 #include "troika/train/memory/memory_check.h"
 #include "troika/train/profile/automatic_plan.h"
 #include "troika/train/profile/plan_report.h"
@@ -94,6 +95,7 @@ Entry add_train(CLI::App& app) {
   add_automatic_options(*command, arguments->automatic,
                         "with --plan auto: memory of a rank, in bytes; default: its share of what "
                         "is available");
+  add_cluster_option(*command, arguments->automatic);
   return {command, [command, arguments] {
             const auto overrides = command->remaining();
             std::optional<AutomaticArguments> find;
@@ -103,6 +105,7 @@ Entry add_train(CLI::App& app) {
               more = words_of(*find);
             } else {
               require_no_automatic_options(*command, /*allows_memory=*/false);
+              require_no_cluster(arguments->automatic);
             }
             return run_configured(
                 "train", *arguments, overrides,
@@ -112,6 +115,7 @@ Entry add_train(CLI::App& app) {
                 more,
                 [&](train::TrainOptions& options) {
                   if (arguments->trace) options.trainer.trace = true;
+                  if (find) options = train::with_searched_servers(std::move(options));
                   if (arguments->plan.empty() || find) return;
                   take_plan(options, arguments->plan, overrides);
                 });

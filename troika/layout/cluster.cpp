@@ -101,9 +101,17 @@ class Section {
 void add_devices(Cluster& cluster, const Section& row) {
   row.require_keys({"host", "count", "group", "memory_bytes", "flops"});
   const auto host = row.text("host");
+  const auto count = row.number<int64_t>("count", 0, 1);
+  const bool is_spare = count == 0;
+  if (std::ranges::count(is_spare ? cluster.hosts : cluster.spares, host) > 0) {
+    refuse("host " + host, "devices and count 0", "devices, or one row with count 0");
+  }
+  if (is_spare) {
+    if (std::ranges::count(cluster.spares, host) == 0) cluster.spares.push_back(host);
+    return;
+  }
   auto found = std::ranges::find(cluster.hosts, host);
   if (found == cluster.hosts.end()) found = cluster.hosts.insert(found, host);
-  const auto count = row.number<int64_t>("count", 1, 1);
   if (count > std::numeric_limits<int>::max() - cluster.ranks()) {
     refuse("devices of a cluster", fmt::format("{} more", count), "at most 2^31 - 1 in all");
   }
@@ -172,6 +180,10 @@ std::string Cluster::text() const {
     text += fmt::format(
         "[[devices]]\nhost = {}\ncount = {}\ngroup = {}\nmemory_bytes = {}\nflops = {}\n\n",
         show(host), row.count, row.group, row.memory_bytes, row.flops);
+  }
+  for (const auto& spare : spares) {
+    text +=
+        fmt::format("[[devices]]\nhost = {}\ncount = 0\n\n", show(toml::value<std::string>(spare)));
   }
   return text;
 }

@@ -44,20 +44,23 @@ struct Devices {
 //
 //   [[devices]]            # in the order of ranks
 //   host = "node-1"
-//   count = 4              # default: 1
+//   count = 4              # default: 1; 0: a spare host, for a summation server
 //   group = 0              # default: 0
 //   memory_bytes = 42949672960
 //   flops = 19500000000000
 struct Cluster {
   std::vector<std::string> hosts = {};  // names are unique
   std::vector<Devices> devices = {};    // in the order of ranks
+  // Hosts without devices, which can have servers; others than `hosts`.
+  std::vector<std::string> spares = {};
   Link group = {}, host = {}, network = {};
 
   // Returns `count` devices on each of `hosts` hosts, with everything else unknown.
   static Cluster uniform(int hosts, int count);
   // Reads the text form; `name` is the file's name, for errors. Throws Error(usage) with the line
   // for invalid TOML, an unknown key (naming the nearest known one), a missing host, a value of the
-  // wrong type, and a number below its minimum; also if there is no device.
+  // wrong type, a number below its minimum, and a spare host with devices; also if there is no
+  // device.
   static Cluster parse(std::string_view toml, std::string_view name);
   std::string text() const;
 

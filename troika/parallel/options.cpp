@@ -39,19 +39,20 @@ void add_options(config::Table& table, DdpOptions& options) {
   table.add("ddp.broadcast_buffers", &options.broadcast_buffers,
             "all processes get rank 0's buffers (batch-norm statistics) after each step");
   auto& codec = options.codec;
-  table.add("ddp.hook", &codec.name, "compression of gradients in their all-reduce",
-            one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8"}));
+  table.add(
+      "ddp.hook", &codec.name, "compression of gradients in their all-reduce",
+      one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8", "onebit", "randomk", "dither"}));
   table.add("ddp.error_feedback", &codec.error_feedback,
-            "powersgd, topk and int8: add the compression error to the next gradient");
+            "all but fp16 and bf16: add the compression error to the next gradient");
   table.add("ddp.powersgd_rank", &codec.rank, "powersgd: rank of the approximation", count_from(1));
   table.add("ddp.powersgd_start_step", &codec.start_step,
             "powersgd: number of steps without compression at the start", count_from(0));
   table.add("ddp.powersgd_warm_start", &codec.warm_start,
             "powersgd: start from the factors of the step before");
-  table.add("ddp.topk_density", &codec.density, "topk: fraction of the elements that is sent",
-            above_to(0.0, 1.0));
-  table.add("ddp.int8_block", &codec.block, "int8: number of elements that share a scale",
-            count_from(1));
+  table.add("ddp.topk_density", &codec.density,
+            "topk and randomk: fraction of the elements that is sent", above_to(0.0, 1.0));
+  table.add("ddp.int8_block", &codec.block,
+            "int8 and dither: number of elements that share a scale", count_from(1));
 }
 
 void add_options(config::Table& table, HorovodOptions& options) {
@@ -200,19 +201,17 @@ void add_options(config::Table& table, MeshOptions& options) {
             "pipelines, tp and 3d: all axes, outermost first, in place of their sizes; a pipeline "
             "may have one number of replicas for each of its ranks, as in pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
-            "pipelines and 3d: number of ranks that the model's stages are spread over; -1: the "
-            "ranks that mesh.data leaves; 3d: see docs/tensor-parallelism.md",
+            "pipelines, 3d and downpour: number of ranks that the model's stages are spread over; "
+            "-1: the ranks that mesh.data leaves; 3d: see docs/tensor-parallelism.md",
             axis_size());
-  table.add(
-      "mesh.data", &options.data,
-      "pipelines, tp and 3d: number of replicas of the model; -1: the ranks that mesh.pipeline and "
-      "mesh.tensor leave, or 1",
-      axis_size());
-  table.add(
-      "mesh.tensor", &options.tensor,
-      "tp and 3d: number of ranks that compute each layer together (docs/tensor-parallelism.md); "
-      "-1: the ranks that mesh.data leaves",
-      axis_size());
+  table.add("mesh.data", &options.data,
+            "pipelines, tp, 3d and downpour: number of replicas of the model; -1: the ranks that "
+            "mesh.pipeline and mesh.tensor leave, or 1",
+            axis_size());
+  table.add("mesh.tensor", &options.tensor,
+            "tp, 3d and downpour: number of ranks that compute each layer together "
+            "(docs/tensor-parallelism.md); -1: the ranks that mesh.data leaves",
+            axis_size());
   table.add("mesh.sequence_parallel", &options.sequence_parallel,
             "tp and 3d: between layers, each rank computes its share of the tokens, in norms and "
             "dropout");

@@ -235,12 +235,43 @@ bool Membership::expire(net::Duration now) {
   for (const auto& [name, node] : nodes_) {
     if (now - node.heard > options_.limit) lost.push_back(name);
   }
-  for (const auto& name : lost) remove(name);
+  std::string failure;
+  for (const auto& name : lost) {
+    const auto beat = nodes_.at(name).beat;
+    remove(name);
+    if (!beat.is_leaving && is_needed(beat.role, name)) {
+      failure = fmt::format("{} is lost: {}", name, removed_.at(name).refusal);
+    }
+  }
+  if (!failure.empty()) {
+    fail(failure);
+    return true;
+  }
   if (end_if_some_are_missing(now)) return true;
   if (lost.empty()) return false;
   update_ranges();
   update_steps();
   return true;
+}
+
+bool Membership::note_end(const std::string& name, const std::string& how) {
+  const auto role = name.starts_with("server") ? Role::server : Role::worker;
+  if (recovery_.is_under_way || !is_needed(role, name)) return false;
+  fail(fmt::format("{} is lost: {}", name, how));
+  return true;
+}
+
+bool Membership::is_needed(Role role, const std::string& name) const {
+  if (is_over_ || !beginning_.failure.empty() || have_workers_ended()) return false;
+  return role == Role::server ? !is_assigned_ : !has_begun_ && !beginning_.workers.contains(name);
+}
+
+void Membership::fail(const std::string& reason) {
+  beginning_.failure = reason;
+  for (const auto& name : nodes()) {
+    remove(name);
+    removed_[name].refusal = reason;
+  }
 }
 
 std::string Membership::missing() const {
@@ -261,12 +292,8 @@ bool Membership::end_if_some_are_missing(net::Duration now) {
   if (!beginning_.since || now - *beginning_.since <= options_.join_timeout) return false;
   const auto missing = this->missing();
   if (missing.empty()) return false;
-  beginning_.failure = fmt::format("only {} within {:g} s of the first worker", missing,
-                                   std::chrono::duration<double>(options_.join_timeout).count());
-  for (const auto& name : nodes()) {
-    remove(name);
-    removed_[name].refusal = beginning_.failure;
-  }
+  fail(fmt::format("only {} within {:g} s of the first worker", missing,
+                   std::chrono::duration<double>(options_.join_timeout).count()));
   return true;
 }
 

@@ -43,6 +43,9 @@ struct SchedulerOptions {
   // The tables and the number of ranges are those of the first worker that brings some
   // (WorkerOptions::brings). `tables`, `snapshot` and `takes_over` must not be set.
   bool takes_tables = false;
+  // A file to which the launch adds a line for each process that fails or is killed: its name, and
+  // how it has ended. Empty: none.
+  std::string ends = {};
 };
 
 struct NodeCounts {
@@ -62,6 +65,8 @@ class Membership {
   // times within SchedulerOptions::limit: if it was not, the scheduler itself was stopped, and no
   // node is lost for that time.
   bool expire(net::Duration now);
+  // Processes the news that a process has ended. Returns whether other nodes must get a new state.
+  bool note_end(const std::string& name, const std::string& how);
   bool set_consistency(Consistency consistency);
 
   // Whether this scheduler still learns the map from the nodes. If not, it never will again.
@@ -87,6 +92,9 @@ class Membership {
   // Whether `first_workers` have joined, and all workers have left or were lost since; or the run
   // was ended because some had not.
   bool have_workers_ended() const;
+  // Why the run was ended: nodes to begin with have not joined or were lost too early. Empty: it
+  // was not.
+  const std::string& failure() const { return beginning_.failure; }
   // Returns which of the nodes to begin with are missing; empty once all were there, and before the
   // first worker.
   std::string missing() const;
@@ -147,7 +155,12 @@ class Membership {
   // Returns false if the node is refused.
   bool join(const std::string& name, const Beat& beat, net::Duration now);
   void remove(const std::string& name);
-  // Refuses all nodes. Returns whether the time to join is over and some are missing.
+  // Refuses all nodes.
+  void fail(const std::string& reason);
+  // Whether no other node can do what this one was to do, because the ranges are not assigned, or
+  // because it is a worker and not all have joined.
+  bool is_needed(Role role, const std::string& name) const;
+  // Returns whether the time to join is over and some are missing.
   bool end_if_some_are_missing(net::Duration now);
   void take_copies(const std::string& name, const Beat& beat);
   void update_ranges();

@@ -7,6 +7,7 @@
 #include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/log.h"
+#include "troika/base/text.h"
 #include "troika/server/send.h"
 #include "troika/server/snapshot.h"
 
@@ -40,6 +41,7 @@ int64_t step_of_snapshot(const SchedulerOptions& options) {
 Scheduler::Scheduler(net::Endpoint& endpoint, SchedulerOptions options)
     : endpoint_(endpoint),
       interval_(options.limit / 8),
+      ends_(options.ends),
       membership_(options, step_of_snapshot(options)) {
   endpoint_.handle(kBeats, kMostBeat, [this](const std::string& peer, const std::string& message) {
     take(peer, message);
@@ -68,7 +70,8 @@ void Scheduler::take(const std::string& peer, const std::string& message) {
 
 void Scheduler::tick() {
   const auto now = endpoint_.now();
-  if (membership_.expire(now)) tell_all();
+  const bool has_news = note_ends();
+  if (membership_.expire(now) || has_news) tell_all();
   const auto missing = membership_.missing();
   if (missing.empty()) next_notice_ = now + kNoticeInterval;
   if (now >= next_notice_) {
@@ -76,6 +79,17 @@ void Scheduler::tick() {
     next_notice_ = now + kNoticeInterval;
   }
   timer_ = endpoint_.after(interval_, [this] { tick(); });
+}
+
+bool Scheduler::note_ends() {
+  if (ends_.empty() || !std::filesystem::exists(ends_)) return false;
+  bool has_news = false;
+  for (const auto& line : split(read_file(ends_), '\n')) {
+    const auto space = line.find(' ');
+    if (space == std::string::npos) continue;
+    has_news = membership_.note_end(line.substr(0, space), line.substr(space + 1)) || has_news;
+  }
+  return has_news;
 }
 
 void Scheduler::tell(const std::string& name) {
@@ -151,7 +165,8 @@ void Scheduler::wait_for(int servers, int workers, Deadline deadline) {
   NodeCounts counts;
   const auto is_over = [&] {
     counts = membership_.counts();
-    return counts.servers >= servers && counts.workers >= workers;
+    return (counts.servers >= servers && counts.workers >= workers) ||
+           !membership_.failure().empty();
   };
   if (endpoint_.run_until(is_over, time_left(deadline))) return;
   throw Error("server", ErrorKind::timeout,
@@ -190,6 +205,12 @@ std::string Scheduler::ask_for_status(net::Endpoint& endpoint, const std::string
   if (is_there) return answer;
   throw Error("server", ErrorKind::timeout,
               {.what = "the scheduler did not answer in time", .got = scheduler});
+}
+
+std::string Scheduler::failure() {
+  std::string failure;
+  net::act_on(endpoint_, [&] { failure = membership_.failure(); });
+  return failure;
 }
 
 RingMap Scheduler::map() {

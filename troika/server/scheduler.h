@@ -37,8 +37,9 @@ class Scheduler {
   // finished the step by the deadline, `failure` if a server cannot write. Callbacks must not call
   // it.
   void save(const std::filesystem::path& folder, Deadline deadline);
-  // Blocks until at least these numbers of servers and workers take part. Throws Error(server,
-  // timeout) with the present numbers. Callbacks must not call it.
+  // Blocks until at least these numbers of servers and workers take part, or the run has ended
+  // because some were lost before all had joined. Throws Error(server, timeout) with the present
+  // numbers. Callbacks must not call it.
   void wait_for(int servers, int workers, Deadline deadline);
   // Blocks until SchedulerOptions::first_workers workers have joined and all workers have left or
   // were lost; then tells the servers that the run is over. Returns false if `gives_up`, which may
@@ -46,6 +47,8 @@ class Scheduler {
   // Error(server, timeout). Callbacks must not call it.
   bool wait_for_workers_to_end(Deadline deadline, const std::function<bool()>& gives_up = {});
   RingMap map();
+  // See Membership::failure().
+  std::string failure();
   // Returns the map and the state of each node, as lines of text.
   std::string status();
 
@@ -57,11 +60,14 @@ class Scheduler {
  private:
   void take(const std::string& peer, const std::string& message);
   void tick();
+  // Reads SchedulerOptions::ends. Returns whether other nodes must get a new state.
+  bool note_ends();
   void tell(const std::string& name);
   void tell_all();
 
   net::Endpoint& endpoint_;
   const net::Duration interval_;
+  const std::string ends_;        // SchedulerOptions::ends
   net::Duration next_notice_{0};  // if nodes are missing
   Membership membership_;
   net::Ticket timer_ = 0;

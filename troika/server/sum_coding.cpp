@@ -6,7 +6,9 @@
 #include <numeric>
 #include <vector>
 
+#include "troika/base/checksum.h"
 #include "troika/base/error.h"
+#include "troika/base/random.h"
 #include "troika/server/summation_wire.h"
 #include "troika/server/value_coding.h"
 
@@ -15,7 +17,7 @@ namespace troika::server {
 namespace {
 
 constexpr size_t kCodingHead = 2 * sizeof(uint64_t);  // the number of values, and the parameter
-constexpr int kMostLevel = 127;                       // of int8, on each side of zero
+constexpr int kMostLevel = 127;                       // of int8 and dither, on each side of zero
 
 [[noreturn]] void fail_coded(size_t bytes) {
   throw Error("server", ErrorKind::failure,
@@ -40,6 +42,10 @@ size_t coded_bytes(const SumCoding& coding, size_t count, size_t value_bytes) {
   if (coding.form == SumForm::top) {
     return kCodingHead + parameter * (value_bytes + sizeof(uint32_t));
   }
+  if (coding.form == SumForm::random) {
+    return kCodingHead + sizeof(uint64_t) + parameter * value_bytes;
+  }
+  if (coding.form == SumForm::sign) return kCodingHead + value_bytes + (count + 7) / 8;
   return kCodingHead + (count + parameter - 1) / parameter * value_bytes + count;
 }
 
@@ -63,9 +69,52 @@ void encode_top(std::span<const T> values, size_t sent, char* to) {
   }
 }
 
-// Blocks of a scale and one byte for each value.
+// Equal for equal values, so that runs can be repeated.
 template <typename T>
-void encode_int8(std::span<const T> values, size_t block, char* to) {
+uint64_t seed_of(std::span<const T> values) {
+  return fingerprint({reinterpret_cast<const char*>(values.data()), values.size_bytes()});
+}
+
+// Calls `visit` with each of `sent` places out of `count`, ascending (selection sampling: Knuth,
+// volume 2, algorithm 3.4.2 S).
+template <typename Visit>
+void visit_places(uint64_t seed, size_t count, size_t sent, const Visit& visit) {
+  Random random(seed);
+  for (size_t place = 0; sent > 0; ++place) {
+    if (random.below(count - place) >= sent) continue;
+    visit(place);
+    --sent;
+  }
+}
+
+template <typename T>
+void encode_random(std::span<const T> values, size_t sent, char* to) {
+  const uint64_t seed = seed_of(values);
+  put(to, 0, seed);
+  to += sizeof seed;
+  size_t i = 0;
+  visit_places(seed, values.size(), sent, [&](size_t place) { put(to, i++, values[place]); });
+}
+
+template <typename T>
+void encode_sign(std::span<const T> values, char* to) {
+  double sum = 0;
+  for (const T value : values) sum += std::abs(static_cast<double>(value));
+  put(to, 0, static_cast<T>(sum / static_cast<double>(std::max<size_t>(1, values.size()))));
+  to += sizeof(T);
+  std::fill_n(to, (values.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] >= 0) to[i / 8] = static_cast<char>(to[i / 8] | (1 << (i % 8)));
+  }
+}
+
+// Blocks of a scale and one byte for each value, the nearest level or `dithered`.
+template <typename T>
+void encode_int8(std::span<const T> values, size_t block, bool dithered, char* to) {
+  Random random(dithered ? seed_of(values) : 0);
+  const auto level_of = [&](T value) -> T {
+    return dithered ? std::floor(value + static_cast<T>(random.uniform())) : std::nearbyint(value);
+  };
   for (size_t begin = 0; begin < values.size(); begin += block) {
     const auto part = values.subspan(begin, std::min(block, values.size() - begin));
     T largest = 0;
@@ -75,7 +124,7 @@ void encode_int8(std::span<const T> values, size_t block, char* to) {
     to += sizeof(T);
     for (const T value : part) {
       // A scale may be rounded to zero.
-      const T level = scale > 0 ? std::nearbyint(value / scale) : T{0};
+      const T level = scale > 0 ? level_of(value / scale) : T{0};
       *to++ = static_cast<char>(std::clamp<T>(level, -kMostLevel, kMostLevel));
     }
   }
@@ -89,6 +138,23 @@ void decode_top(std::span<const char> data, std::span<T> values) {
     const auto place = at<uint32_t>(indices, i);
     if (place >= values.size()) fail_coded(data.size());
     values[place] = at<T>(data.data(), i);
+  }
+}
+
+template <typename T>
+void decode_random(std::span<const char> data, size_t sent, std::span<T> values) {
+  const char* const from = data.data() + sizeof(uint64_t);
+  size_t i = 0;
+  visit_places(at<uint64_t>(data.data(), 0), values.size(), sent,
+               [&](size_t place) { values[place] = at<T>(from, i++); });
+}
+
+template <typename T>
+void decode_sign(const char* from, std::span<T> values) {
+  const T scale = at<T>(from, 0);
+  from += sizeof(T);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = (from[i / 8] >> (i % 8)) & 1 ? scale : -scale;
   }
 }
 
@@ -117,10 +183,18 @@ bool encode(const SumCoding& coding, std::span<const char> bytes, std::string& e
   put<uint64_t>(encoded.data(), 0, values.size());
   put<uint64_t>(encoded.data(), 1, coding.parameter);
   char* const to = encoded.data() + kCodingHead;
-  if (coding.form == SumForm::top) {
-    encode_top(values, coding.parameter, to);
-  } else {
-    encode_int8(values, coding.parameter, to);
+  switch (coding.form) {
+    case SumForm::top:
+      encode_top(values, coding.parameter, to);
+      break;
+    case SumForm::random:
+      encode_random(values, coding.parameter, to);
+      break;
+    case SumForm::sign:
+      encode_sign(values, to);
+      break;
+    default:
+      encode_int8(values, coding.parameter, coding.form == SumForm::dither, to);
   }
   return true;
 }
@@ -136,10 +210,15 @@ void decode(SumForm form, std::span<const char> encoded, size_t most, std::strin
   result.assign(count * sizeof(T), '\0');
   const std::span values(reinterpret_cast<T*>(result.data()), count);
   const auto data = encoded.subspan(kCodingHead);
-  if (form == SumForm::top) {
-    decode_top(data, values);
-  } else {
-    decode_int8(data.data(), parameter, values);
+  switch (form) {
+    case SumForm::top:
+      return decode_top(data, values);
+    case SumForm::random:
+      return decode_random(data, parameter, values);
+    case SumForm::sign:
+      return decode_sign(data.data(), values);
+    default:
+      return decode_int8(data.data(), parameter, values);
   }
 }
 
@@ -162,9 +241,10 @@ void combine(ValueType type, char* values, const char* with, size_t bytes, int s
 
 SumCoding coding_for(const SummationCoding& options, size_t count) {
   const auto most = static_cast<double>(std::max<size_t>(1, count));
-  const double parameter = options.form == SumForm::int8
-                               ? static_cast<double>(options.block)
-                               : std::round(options.density * static_cast<double>(count));
+  const bool has_blocks = options.form == SumForm::int8 || options.form == SumForm::dither;
+  const double parameter = options.form == SumForm::sign ? 1
+                           : has_blocks                  ? static_cast<double>(options.block)
+                                        : std::round(options.density * static_cast<double>(count));
   return {options.form, static_cast<uint32_t>(std::clamp(parameter, 1.0, most))};
 }
 

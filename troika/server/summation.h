@@ -23,15 +23,20 @@ struct PushHead;
 // The form in which gradients and means are sent. All but `plain` lose bits.
 enum class SumForm : uint8_t {
   plain,
-  half,  // IEEE 754 binary16
-  int8,  // for each block of values, a scale and one byte for each value
-  top,   // the values of the largest magnitudes, with their places; the others are zero
+  half,    // IEEE 754 binary16
+  int8,    // for each block of values, a scale and one byte for each value
+  top,     // the values of the largest magnitudes, with their places; the others are zero
+  sign,    // one bit for each value, and the mean magnitude (1-bit SGD: Seide et al., 2014)
+  random,  // values at random places, with the seed of these; the others are zero
+  dither,  // as int8, rounded up or down at random, so that the expectation is the value (QSGD:
+           // Alistarh et al., NeurIPS 2017)
 };
+inline constexpr SumForm kLastSumForm = SumForm::dither;
 
 struct SummationCoding {
   SumForm form = SumForm::plain;
-  double density = 0.01;  // top: the part of a piece's values that is sent
-  uint32_t block = 256;   // int8: values that share a scale
+  double density = 0.01;  // top and random: the part of a piece's values that is sent
+  uint32_t block = 256;   // int8 and dither: values that share a scale
   // Keep what an encoding leaves out, and add it to the next values of the key: on the way to the
   // servers at the worker, and on the way back at the server (two-way: Zheng et al., NeurIPS 2019,
   // arXiv 1905.10936).

@@ -61,7 +61,7 @@ struct PushHead {
     head.form = reader.number<SumForm>();
     head.has_feedback = reader.number<uint8_t>() != 0;
     head.parameter = reader.number<uint32_t>();
-    const bool is_known = head.type <= ValueType::float64 && head.form <= SumForm::top &&
+    const bool is_known = head.type <= ValueType::float64 && head.form <= kLastSumForm &&
                           head.action <= SummationAction::probe && head.rank < head.workers &&
                           head.workers <= kMostSummationWorkers;
     if (is_known) return head;

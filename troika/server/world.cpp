@@ -89,6 +89,7 @@ WorldOptions find_world(const VariableOf& variable) {
   options.scheduler = variable("TROIKA_SCHEDULER").value_or("");
   if (options.scheduler.empty()) refuse_variable("TROIKA_SCHEDULER", "nothing", "HOST:PORT");
   parse_address(options.scheduler);
+  options.ends = variable("TROIKA_ENDS").value_or("");
   options.secret =
       net::Secret::parse(variable("TROIKA_RUN_SECRET").value_or(""), "TROIKA_RUN_SECRET");
   if (const auto name = variable("TROIKA_PROTECTION").value_or(""); !name.empty()) {
@@ -173,6 +174,7 @@ World::World(const WorldOptions& options, const WorldParts& parts)
   first_servers_ = has_one_each ? options.workers : std::max(options.servers, 1);
   const int beside = first_servers_;  // the number of the first server beside a worker
   if (options.has_server_beside) first_servers_ += options.workers;
+  scheduler.ends = options.ends;
   scheduler.first_servers = first_servers_;
   scheduler.first_workers = options.role == WorldRole::alone ? 1 : options.workers;
   if (options.has_coordinator) ++scheduler.first_workers;
@@ -294,7 +296,10 @@ net::Endpoint& World::connected_endpoint(Deadline deadline) {
   TROIKA_CHECK(worker_, "this process has no worker");
   auto& node = *nodes_.back();
   std::vector<std::string> missing;
+  std::string refusal;
   const auto are_connected = [&] {
+    refusal = worker_->surroundings().refusal;
+    if (!refusal.empty()) return true;
     missing.clear();
     for (int i = 0; i < first_servers_; ++i) {
       const auto name = fmt::format("server-{}", i);
@@ -307,6 +312,10 @@ net::Endpoint& World::connected_endpoint(Deadline deadline) {
                 {.what = "not all servers were there in time",
                  .got = fmt::format("none of {}", fmt::join(missing, ", ")),
                  .expected = fmt::format("{} servers", first_servers_)});
+  }
+  if (!refusal.empty()) {
+    throw Error("server", ErrorKind::peer,
+                {.what = node.endpoint.name() + " cannot begin", .got = refusal});
   }
   return node.endpoint;
 }
@@ -348,6 +357,10 @@ void World::serve_scheduler(Deadline deadline, const std::function<bool()>& is_a
   // The servers end when they have heard of it.
   nodes_[0]->endpoint.run_until([&] { return std::ranges::all_of(nodes_[0]->peers, is_here); },
                                 std::chrono::seconds(2));
+  if (const auto failure = scheduler_->failure(); !failure.empty()) {
+    throw Error("server", ErrorKind::peer,
+                {.what = "the run has ended before all processes had joined", .got = failure});
+  }
 }
 
 void World::serve(Deadline deadline, net::Duration patience,

@@ -44,6 +44,7 @@ struct WorldOptions {
   // This worker's process also has the scheduler, which listens at `scheduler`; port 0: any. Its
   // World must live until the other processes need the scheduler no more.
   bool has_scheduler = false;
+  std::string ends = {};              // SchedulerOptions::ends
   std::optional<net::Secret> secret;  // of the run; not used for `alone`
   // How messages in the network are protected; the same in all processes. Each connection proves
   // the secret with all values.
@@ -58,8 +59,9 @@ inline constexpr const char* kCoordinator = "coordinator";
 using VariableOf = std::function<std::optional<std::string>(const std::string& name)>;
 
 // Reads TROIKA_ROLE (scheduler, server, worker), TROIKA_ROLE_INDEX, TROIKA_SCHEDULER,
-// TROIKA_SERVERS, TROIKA_WORKERS, TROIKA_EMBEDDED (1 or 0) and TROIKA_RUN_SECRET, which `troika
-// launch` sets, and TROIKA_PROTECTION (none, authenticated or encrypted), which a user may set.
+// TROIKA_SERVERS, TROIKA_WORKERS, TROIKA_EMBEDDED (1 or 0), TROIKA_ENDS (a file, or nothing) and
+// TROIKA_RUN_SECRET, which `troika launch` sets, and TROIKA_PROTECTION (none, authenticated or
+// encrypted), which a user may set.
 // Without TROIKA_ROLE the process is alone. Throws Error(server, usage) that names the variable.
 WorldOptions find_world(const VariableOf& variable);
 // The same with this process's environment.
@@ -95,8 +97,8 @@ class World {
   Worker& worker(Deadline deadline);
   // Blocks until all servers to begin with take part and this process's worker is connected to
   // them, and returns the worker's endpoint: for services of other kinds in a world without tables.
-  // Throws Error(server, timeout) that names the servers that are missing, and CheckError without
-  // worker.
+  // Throws Error(server): `timeout` that names the servers that are missing, `peer` if the run has
+  // ended without some; and CheckError without worker.
   net::Endpoint& connected_endpoint(Deadline deadline);
   // The same as worker(), for the worker beside the scheduler.
   Worker& coordinating_worker(Deadline deadline);
@@ -113,7 +115,8 @@ class World {
   // until the scheduler has ended the run. `is_asked_to_end`, if not empty, is called often, under
   // the rules for callbacks. Once it has returned true, a scheduler also ends when no worker is
   // connected to it, and a server when the scheduler is not. Throws Error(server): `timeout` after
-  // the deadline; `peer` if the scheduler refuses this server, or has been silent for `patience`;
+  // the deadline; `peer` if the scheduler refuses this server, or has been silent for `patience`,
+  // and for a scheduler if nodes to begin with were lost or did not come;
   // `usage` if this server cannot work, for example without a table's update rule.
   void serve(Deadline deadline, net::Duration patience = std::chrono::minutes(2),
              const std::function<bool()>& is_asked_to_end = {});

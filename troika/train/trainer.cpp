@@ -148,16 +148,15 @@ observe::RunSummary Trainer::fit(Task& task, const data::Dataset& training,
 
 observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& training,
                                          const data::Dataset& validation) {
-  require_batch(options_, group_.size(), training.size());
+  const auto plan = runnable_plan(options_, group_, task);
+  require_batch(options_, plan.mesh.sample_shares(), training.size());
+  const auto run = std::make_shared<const ReplicaRun>(make_replica_run(options_, plan, group_));
   // Replicas share out the samples before the run, or in each step.
   std::optional<data::Subset> own;
-  if (!resolve_plan(options_, cluster_of(group_)).steps_on_all_samples()) {
-    own.emplace(training, group_.rank(), group_.size());
-  }
+  if (!plan.steps_on_all_samples()) own.emplace(training, run->number, run->replicas);
   const data::Dataset& samples = own ? *own : training;
-  Trainer replica(replica_options(options_, group_, folder()),
-                  comm::local::alone(group_.options()));
-  replica.replicas_ = group_;
+  Trainer replica(replica_options(options_, *run, folder()), run->ranks);
+  replica.replica_ = run;
   replica.callbacks_ = callbacks_;
   replica.question_ = question_;
   // One replica requeues the job.
@@ -165,8 +164,8 @@ observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& traini
   replica.memory_ = memory_ ? *std::exchange(memory_, std::nullopt)
                             : check_memory_of(options_, training, group_, &task);
   // Replicas do not write to the same path.
-  const auto own_path = [rank = group_.rank(), folder = replica.folder()](const auto& path) {
-    return rank == 0 ? path : folder / std::filesystem::path(path).filename();
+  const auto own_path = [number = run->number, folder = replica.folder()](const auto& path) {
+    return number == 0 ? path : folder / std::filesystem::path(path).filename();
   };
   save_ = [&](const auto& path, bool weights_only) {
     return replica.save_checkpoint(own_path(path), weights_only);
@@ -208,21 +207,24 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
     options_.trainer.memory_format = tuned_memory_format(options_, training, group_, folder());
     options_.trainer.weight_layout = tuned_weight_layout(options_, training, group_, folder());
     std::optional<CpuBinding> binding;
-    if (!replicas_) binding.emplace(tuned_cpu_bind(options_, training, group_));
-    if (is_main && !replicas_) {
+    if (!replica_) binding.emplace(tuned_cpu_bind(options_, training, group_));
+    if (is_main && !replica_) {
       write_file_atomically(folder() / "config.toml", make_table(options_).to_toml());
     }
-    if (!replicas_ && trains_replicas(options_, group_)) {
+    if (!replica_ && trains_replicas(options_, group_)) {
       has_ended = true;  // the replica's run has a summary of its own
       return fit_replica(task, training, validation);
     }
-    auto plan = runnable_plan(options_, replicas_ ? *replicas_ : group_, task);
+    auto plan = replica_ ? replica_->plan : runnable_plan(options_, group_, task);
     for (const auto* data : {&training, &validation}) require_tokens_fit(plan, task, *data);
-    if (replicas_) plan.mesh = layout::Mesh(layout::Axis::data, 1);
     require_batch(options_, plan.mesh.sample_shares(), training.size());
     // The memory of stages that are cut by times is predicted when these are known.
     const bool is_cut_later = is_cut_by_times(options_, plan);
     plan = tuned_pipeline(plan, {options_, training, group_, folder()}, task);
+    if (replica_) {
+      // Replicas that time their passes by themselves may cut the model at different blocks.
+      plan.stages.cut = replica_->place.all.broadcast_text(plan.stages.cut, 0, "stages");
+    }
     auto planned = options_;
     if (is_cut_later) {
       planned.trainer.plan = plan.text();
@@ -254,7 +256,7 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
                            .training = training,
                            .validation = validation,
                            .callbacks = std::move(callbacks),
-                           .replicas = replicas_,
+                           .replicas = replica_ ? std::optional(replica_->place) : std::nullopt,
                            .quorum = quorum.get()},
                   question_);
     });

@@ -24,6 +24,7 @@
 namespace troika::train {
 
 class QuorumRun;
+struct ReplicaRun;
 
 // Trains a task on the ranks of a group. All ranks make the same calls. RunFolder::claim() decides
 // on the run's folder. Rank 0 writes config.toml, metrics.csv, TensorBoard events and summary.json
@@ -168,8 +169,8 @@ class Trainer {
   const std::string asked_name_;      // the run.name that was given
   std::optional<RunFolder> claimed_;  // for the first fit()
   comm::Group group_;
-  // Not empty: this run is that of one of these replicas, which train by themselves.
-  std::optional<comm::Group> replicas_;
+  // Not null: this run is that of one of several replicas, which train by themselves.
+  std::shared_ptr<const ReplicaRun> replica_;
   std::shared_ptr<QuorumRun> quorum_;  // of replicas that may be lost
   Callbacks callbacks_;
   StopQuestion question_;

@@ -20,6 +20,8 @@ class LogFolder {
   std::filesystem::path log(const std::string& stem) const;
   // The file for the error report of a failing rank.
   std::filesystem::path error_file(const std::string& stem) const;
+  // The file of the processes of a parameter server that have failed.
+  std::filesystem::path ends() const { return path_ / "ends"; }
   // The folder for flight records of failing ranks.
   std::filesystem::path flight_record() const { return path_ / "flight-record"; }
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "troika/cluster/discovery/port.h"
 #include "troika/cluster/launch/supervisor.h"
@@ -22,6 +24,7 @@ int Supervisor::run_roles() {
   const auto secret = secret_of_scheduler(scheduler);
   const LaunchPlace place{.address = "127.0.0.1", .port = free_port(), .run_id = unique_run_id()};
   say(fmt::format("[cluster] scheduler at {0}; troika server status {0}\n", scheduler));
+  std::filesystem::remove(logs_.ends());  // left by an earlier launch
   const auto ends = complete_round([&](int process) {
     return StartedProcess{.name = role_of(options_, process).name(),
                           .stem = role_of(options_, process).stem(),
@@ -30,9 +33,10 @@ int Supervisor::run_roles() {
                           .is_shown = process == 1 + options_.roles->servers,
                           .environment = [this, place, scheduler, secret = secret.secret,
                                           process](const auto& error_file) {
-                            return role_environment(
-                                options_, place, scheduler, secret, process,
-                                {.error_file = error_file, .flight_record = logs_.flight_record()});
+                            return role_environment(options_, place, scheduler, secret, process,
+                                                    {.error_file = error_file,
+                                                     .flight_record = logs_.flight_record(),
+                                                     .ends = logs_.ends()});
                           }};
   });
   if (!ends) return static_cast<int>(ExitCode::not_executable);
@@ -63,6 +67,9 @@ void Supervisor::follow_roles() {
       begin_grace_time();
       return;
     }
+    // The scheduler knows whether the run can begin without it.
+    std::ofstream(logs_.ends(), std::ios::app)
+        << fmt::format("{} {}\n", role.stem(), describe(status));
     outlived_.keeps_logs = true;
     say(fmt::format("[cluster] {}: {}; the launch lets the others run; log: {}\n", role.name(),
                     describe(status), logs_.log(role.stem()).string()));

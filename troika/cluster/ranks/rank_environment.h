@@ -40,6 +40,8 @@ LaunchPlace next_place(const LaunchOptions& options, LaunchPlace place);
 struct FailureFiles {
   std::filesystem::path error_file;
   std::filesystem::path flight_record;  // a folder
+  // Where the launch notes how processes of a parameter server have ended.
+  std::filesystem::path ends = {};
 };
 
 // Returns NAME=VALUE entries: this process's environment with the rank's own variables.

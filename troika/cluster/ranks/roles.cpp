@@ -58,6 +58,7 @@ std::vector<std::string> role_environment(const LaunchOptions& options, const La
   variables["TROIKA_SERVERS"] = std::to_string(options.roles->servers);
   variables["TROIKA_WORKERS"] = std::to_string(options.roles->workers);
   variables["TROIKA_EMBEDDED"] = options.roles->servers == 0 ? "1" : "0";
+  variables["TROIKA_ENDS"] = files.ends.string();
   std::vector<std::string> entries;
   for (const auto& [name, value] : variables) entries.push_back(fmt::format("{}={}", name, value));
   return entries;

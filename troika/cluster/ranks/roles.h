@@ -33,8 +33,8 @@ int processes_of(const RoleOptions& roles);
 RunSecret secret_of_scheduler(const std::string& address);
 
 // Returns NAME=VALUE entries: those of rank_environment(), in which the workers are the ranks, and
-// TROIKA_ROLE, TROIKA_ROLE_INDEX, TROIKA_SCHEDULER, TROIKA_SERVERS, TROIKA_WORKERS and
-// TROIKA_EMBEDDED. Scheduler and servers get no variable that names a rank or the address of rank
+// TROIKA_ROLE, TROIKA_ROLE_INDEX, TROIKA_SCHEDULER, TROIKA_SERVERS, TROIKA_WORKERS, TROIKA_EMBEDDED
+// and TROIKA_ENDS. Scheduler and servers get no variable that names a rank or the address of rank
 // 0.
 std::vector<std::string> role_environment(const LaunchOptions& options, const LaunchPlace& place,
                                           const std::string& scheduler, const net::Secret& secret,

@@ -46,6 +46,13 @@ std::unique_ptr<Codec> make_codec(const CodecOptions& options) {
   if (options.name == "powersgd") return codec::make_powersgd(options);
   if (options.name == "topk") return codec::make_top_k(options);
   if (options.name == "int8") return codec::make_int8(options);
+  if (options.name == "onebit" || options.name == "randomk" || options.name == "dither") {
+    throw Error("comm", ErrorKind::usage,
+                {.what = "gradient codec of an all-reduce",
+                 .got = options.name,
+                 .expected = "none, fp16, bf16, powersgd, topk or int8",
+                 .hint = "summation servers have it"});
+  }
   const std::vector<std::string> names{"none", "fp16", "bf16", "powersgd", "topk", "int8"};
   throw Error("comm", ErrorKind::usage,
               {.what = "unknown gradient codec",

@@ -137,11 +137,17 @@ class Pipeline : public ParameterStore {
   // Reduces over the replicas of this rank's stages.
   const GroupReducer& shards_reducer() const override;
   void complete_sums(const at::Tensor& sums) const override;
+  // That of the exchange of this rank's only part, if it has one. Throws Error(usage) if this rank
+  // has several parts, each with an optimizer of its own.
+  std::unique_ptr<optim::FlatOptimizer> own_optimizer() override;
   void step_by(const std::function<void()>& update) override;
   void spread_parameters() override;
   void gather_parameters() override;
   void synchronize_replicas() override;
   void make_whole() override;
+  void fetch_states() override;
+  // Returns the numbers of the exchange of this rank's first part.
+  std::vector<std::pair<std::string, double>> take_statistics() override;
 
   // A part of the parameters and buffers of this rank's stages: each tensor is in one part.
   struct OwnExchange {

@@ -1,9 +1,12 @@
 // Pipeline's functions of a ParameterStore.
+#include <fmt/format.h>
+
 #include <deque>
 #include <map>
 #include <numeric>
 #include <utility>
 
+#include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/norm.h"
@@ -125,6 +128,32 @@ std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
     result.push_back({part.name, *part.module, *part.exchange});
   });
   return result;
+}
+
+std::unique_ptr<optim::FlatOptimizer> Pipeline::own_optimizer() {
+  std::unique_ptr<optim::FlatOptimizer> own;
+  int parts = 0;
+  own_->for_each_part([&](StagePart& part) {
+    ++parts;
+    if (auto optimizer = part.exchange->own_optimizer()) own = std::move(optimizer);
+  });
+  if (!own || parts == 1) return own;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "servers step one part of the model for each rank",
+               .got = fmt::format("{} parts on a rank", parts),
+               .expected = "one stage on each rank, and no parameter that several stages use"});
+}
+
+void Pipeline::fetch_states() {
+  own_->for_each_part([](StagePart& part) { part.exchange->fetch_states(); });
+}
+
+std::vector<std::pair<std::string, double>> Pipeline::take_statistics() {
+  std::vector<std::pair<std::string, double>> numbers;
+  own_->for_each_part([&](StagePart& part) {
+    if (numbers.empty()) numbers = part.exchange->take_statistics();
+  });
+  return numbers;
 }
 
 void Pipeline::step_by(const std::function<void()>& update) {

@@ -17,7 +17,6 @@ namespace troika::parallel {
 
 namespace {
 
-constexpr const char* kBuffers = "buffers";
 constexpr int64_t kBufferWidth = 256;
 
 int64_t buffer_keys(const torch::nn::Module& module) {
@@ -26,8 +25,8 @@ int64_t buffer_keys(const torch::nn::Module& module) {
   return (numbers + kBufferWidth - 1) / kBufferWidth;
 }
 
-server::TableSpec buffers_spec(int64_t keys) {
-  return {.name = kBuffers,
+server::TableSpec buffers_spec(const std::string& table, int64_t keys) {
+  return {.name = table,
           .type = server::ValueType::float64,
           .keys = static_cast<uint64_t>(keys),
           .width = static_cast<uint32_t>(kBufferWidth),
@@ -35,7 +34,8 @@ server::TableSpec buffers_spec(int64_t keys) {
           .update = {.kind = server::UpdateKind::sum}};
 }
 
-void give_buffers(const torch::nn::Module& module, server::Worker& worker, Deadline deadline) {
+void give_buffers(const torch::nn::Module& module, const std::string& table, server::Worker& worker,
+                  Deadline deadline) {
   const int64_t keys = buffer_keys(module);
   if (keys == 0) return;
   const auto numbers = at::zeros({keys * kBufferWidth}, at::kDouble);
@@ -46,13 +46,14 @@ void give_buffers(const torch::nn::Module& module, server::Worker& worker, Deadl
   }
   const std::span<const double> values(numbers.data_ptr<double>(),
                                        static_cast<size_t>(numbers.numel()));
-  worker.assign(kBuffers, server::KeySpan{0, static_cast<uint64_t>(keys)}, values).wait(deadline);
+  worker.assign(table, server::KeySpan{0, static_cast<uint64_t>(keys)}, values).wait(deadline);
 }
 
-void take_buffers(const torch::nn::Module& module, server::Worker& worker, Deadline deadline) {
+void take_buffers(const torch::nn::Module& module, const std::string& table, server::Worker& worker,
+                  Deadline deadline) {
   const int64_t keys = buffer_keys(module);
   if (keys == 0) return;
-  const auto pulled = worker.pull(kBuffers, server::KeySpan{0, static_cast<uint64_t>(keys)});
+  const auto pulled = worker.pull(table, server::KeySpan{0, static_cast<uint64_t>(keys)});
   pulled.wait(deadline);
   const auto values = pulled.values<double>();
   // LibTorch has no tensors of constant memory. The result is only read.
@@ -88,21 +89,25 @@ struct Downpour::Fetch {
   server::Handle pushes;
 };
 
-Downpour::Downpour(torch::nn::Module& module, const comm::Group& replicas,
+Downpour::Downpour(torch::nn::Module& module, const ReplicaPlace& place,
                    const DownpourOptions& options)
     : module_(module),
       options_(options.downpour),
-      replica_(replicas.rank()),
-      timeout_(replicas.options().timeout),
-      numbers_(std::make_unique<ReplicaNumbers>(replicas.rank(), replicas.size())),
-      warm_start_left_(replicas.size() > 1 ? options_.warm_start_steps : 0) {
+      buffers_(place.prefix + "buffers"),
+      replica_(place.replicas.rank()),
+      timeout_(place.replicas.options().timeout),
+      numbers_(std::make_unique<ReplicaNumbers>(replica_, place.replicas.size(), place.prefix)),
+      warm_start_left_(place.replicas.size() > 1 ? options_.warm_start_steps : 0) {
   require_downpour(options);
-  model_ = std::make_unique<ServedModel>(module, options.served, 1.0);
+  const auto& replicas = place.replicas;
+  model_ = std::make_unique<ServedModel>(module, options.served, 1.0, place.prefix);
   sums_.resize(model_->parameters().size());
   make_same(replicas, module_, true);
   std::vector<server::TableSpec> tables{numbers_->spec()};
-  if (const auto keys = buffer_keys(module_); keys > 0) tables.push_back(buffers_spec(keys));
-  model_->start(replicas, options.served.servers, server::Application::per_push, tables);
+  if (const auto keys = buffer_keys(module_); keys > 0) {
+    tables.push_back(buffers_spec(buffers_, keys));
+  }
+  model_->start(place, options.served.servers, server::Application::per_push, tables);
   numbers_->use(model_->worker());
   if (replica_ == 0) model_->assign(deadline());
   // Without the parameters of a rank 0 that is lost now, nobody may begin.
@@ -274,14 +279,14 @@ void Downpour::make_cut(const std::function<void(bool gives)>& read) {
   // replicas make equally many rounds, because a later giver's mark does not end an earlier round.
   for (int number = 0;; ++number) {
     const bool gives = numbers_->is_participant(cut, number);
-    if (gives) give_buffers(module_, model_->worker(), deadline());
+    if (gives) give_buffers(module_, buffers_, model_->worker(), deadline());
     read(gives);
     if (gives) numbers_->end_giving(cut, number, deadline());
     // No replica pushes before all have read.
     end_server_step();
     if (numbers_->has_been_given(cut, number, deadline())) break;
   }
-  take_buffers(module_, model_->worker(), deadline());
+  take_buffers(module_, buffers_, model_->worker(), deadline());
   steps_ = 0;
 }
 

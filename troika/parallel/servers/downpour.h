@@ -12,6 +12,7 @@
 #include "troika/comm/group.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/exchange.h"
+#include "troika/parallel/servers/replica_place.h"
 #include "troika/parallel/servers/served_parameters.h"
 #include "troika/server/handle.h"
 
@@ -26,7 +27,8 @@ struct DownpourOptions {
 };
 
 // One replica of a module of float32 or float64 parameters on the host. The ranks of a group are
-// the replicas. They wait for each other in the constructor and at cuts; after the constructor the
+// the replicas; or a replica has several ranks, each of which has this object for its part of the
+// model. They wait for each other in the constructor and at cuts; after the constructor the
 // group is not used, so that a replica that is lost costs its own gradients only.
 //
 //   Downpour downpour(*model, replicas, options);
@@ -57,7 +59,10 @@ class Downpour : public Exchange {
   // the ranks' processes or launched beside them. With warm_start_steps, other replicas than 0
   // block until replica 0 has made these steps, comes to a cut, or is lost. Throws Error(usage) for
   // another optimizer or consistency, and like ServedParameters. Called by all ranks; blocks.
-  Downpour(torch::nn::Module& module, const comm::Group& replicas, const DownpourOptions& options);
+  Downpour(torch::nn::Module& module, const ReplicaPlace& place, const DownpourOptions& options);
+  // The same if each rank of the group is a replica.
+  Downpour(torch::nn::Module& module, const comm::Group& replicas, const DownpourOptions& options)
+      : Downpour(module, ReplicaPlace::of_each(replicas), options) {}
   // Leaves. A process with servers serves the others until they have ended, unless an exception is
   // on its way. Gradients that were not pushed are dropped: call synchronize_replicas() before.
   ~Downpour() override;
@@ -105,6 +110,7 @@ class Downpour : public Exchange {
 
   torch::nn::Module& module_;
   const layout::DownpourExchange options_;
+  const std::string buffers_;  // the name of their table
   const int replica_;
   const Milliseconds timeout_;
   std::unique_ptr<ServedModel> model_;

@@ -11,7 +11,6 @@ namespace {
 
 // The keys: the number of pushes, who has given last what all take at a cut, the last
 // cut that each replica has begun, and the steps by staleness.
-constexpr const char* kTable = "replicas";
 constexpr server::KeySpan kPushes{0, 1}, kGiven{1, 1};
 constexpr int kMarks = 2;  // the first replica's key
 
@@ -27,14 +26,17 @@ double mark_of_giver(int64_t cut, int number) {
 
 }  // namespace
 
-ReplicaNumbers::ReplicaNumbers(int replica, int replicas)
-    : replica_(replica), replicas_(replicas), steps_(kMostStaleness + 1) {
+ReplicaNumbers::ReplicaNumbers(int replica, int replicas, const std::string& prefix)
+    : table_(prefix + "replicas"),
+      replica_(replica),
+      replicas_(replicas),
+      steps_(kMostStaleness + 1) {
   total_.resize(spec().keys);
   reported_ = total_;
 }
 
 server::TableSpec ReplicaNumbers::spec() const {
-  return {.name = kTable,
+  return {.name = table_,
           .type = server::ValueType::float64,
           .keys = static_cast<uint64_t>(kMarks + replicas_ + kMostStaleness + 1),
           .initial = 0,
@@ -48,13 +50,13 @@ void ReplicaNumbers::add_gradient() {
 
 void ReplicaNumbers::count_push() {
   const std::vector<double> one{1.0};
-  sent_.push_back({worker_->push_pull(kTable, kPushes, one), ++own_, std::exchange(oldest_, -1)});
+  sent_.push_back({worker_->push_pull(table_, kPushes, one), ++own_, std::exchange(oldest_, -1)});
   take_counts();
 }
 
 server::Handle ReplicaNumbers::start_fetch() {
   own_at_fetch_ = own_;
-  return worker_->pull(kTable, kPushes);
+  return worker_->pull(table_, kPushes);
 }
 
 void ReplicaNumbers::take_fetch(const server::Handle& fetch, Deadline deadline) {
@@ -63,7 +65,7 @@ void ReplicaNumbers::take_fetch(const server::Handle& fetch, Deadline deadline) 
 }
 
 double ReplicaNumbers::pushes(Deadline deadline) const {
-  const auto pulled = worker_->pull(kTable, kPushes);
+  const auto pulled = worker_->pull(table_, kPushes);
   pulled.wait(deadline);
   return pulled.values<double>()[0];
 }
@@ -86,14 +88,14 @@ void ReplicaNumbers::begin_cut(int64_t cut, Deadline deadline) {
   const std::vector<double> own(steps_.begin(), steps_.end());
   std::ranges::fill(steps_, 0);
   const auto first = static_cast<server::Key>(kMarks + replicas_);
-  worker_->push(kTable, server::KeySpan{first, own.size()}, own);
+  worker_->push(table_, server::KeySpan{first, own.size()}, own);
   const std::vector<double> mark{mark_of(cut)};
-  worker_->assign(kTable, server::KeySpan{static_cast<server::Key>(kMarks + replica_), 1}, mark)
+  worker_->assign(table_, server::KeySpan{static_cast<server::Key>(kMarks + replica_), 1}, mark)
       .wait(deadline);
 }
 
 void ReplicaNumbers::read_cut(Deadline deadline) {
-  const auto pulled = worker_->pull(kTable, server::KeySpan{0, spec().keys});
+  const auto pulled = worker_->pull(table_, server::KeySpan{0, spec().keys});
   pulled.wait(deadline);
   const auto values = pulled.values<double>();
   total_.assign(values.begin(), values.end());
@@ -108,11 +110,11 @@ bool ReplicaNumbers::is_participant(int64_t cut, int number) const {
 
 void ReplicaNumbers::end_giving(int64_t cut, int number, Deadline deadline) {
   const std::vector<double> mark{mark_of_giver(cut, number)};
-  worker_->assign(kTable, kGiven, mark).wait(deadline);
+  worker_->assign(table_, kGiven, mark).wait(deadline);
 }
 
 bool ReplicaNumbers::has_been_given(int64_t cut, int number, Deadline deadline) const {
-  const auto pulled = worker_->pull(kTable, kGiven);
+  const auto pulled = worker_->pull(table_, kGiven);
   pulled.wait(deadline);
   return pulled.values<double>()[0] == mark_of_giver(cut, number);
 }

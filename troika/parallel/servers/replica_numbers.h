@@ -23,7 +23,8 @@ namespace troika::parallel {
 // most, and throw the errors of server::Handle::wait(). Not thread-safe.
 class ReplicaNumbers {
  public:
-  ReplicaNumbers(int replica, int replicas);
+  // `prefix` begins the table's name.
+  ReplicaNumbers(int replica, int replicas, const std::string& prefix);
 
   server::TableSpec spec() const;
   // Must be called before the functions below. `worker` must outlive this object's calls.
@@ -64,6 +65,7 @@ class ReplicaNumbers {
   // Moves the staleness of pushes whose count has arrived to steps_.
   void take_counts();
 
+  const std::string table_;
   const int replica_, replicas_;
   server::Worker* worker_ = nullptr;
   int64_t own_ = 0;  // pushes

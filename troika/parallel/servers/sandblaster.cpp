@@ -117,13 +117,21 @@ int64_t Sandblaster::length(const std::string& table) const {
                               server::Lbfgs::state_size(static_cast<int>(options_.history)));
 }
 
-void Sandblaster::assign(const std::string& table, const at::Tensor& values) {
+void Sandblaster::set_vector(const std::string& table, const at::Tensor& values) {
   const auto numbers = values.detach().reshape({-1}).to(at::kDouble).contiguous();
   if (numbers.numel() != length(table)) refuse_state(table);
-  worker_
-      ->assign(table, server::KeySpan{0, static_cast<uint64_t>(numbers.numel())},
-               elements_of(numbers))
-      .wait(deadline());
+  unwritten_[table] = numbers;
+  is_read_ = false;
+}
+
+void Sandblaster::give_vectors() {
+  std::vector<server::Handle> written;
+  for (const auto& [table, numbers] : unwritten_) {
+    written.push_back(worker_->assign(
+        table, server::KeySpan{0, static_cast<uint64_t>(numbers.numel())}, elements_of(numbers)));
+  }
+  for (const auto& handle : written) handle.wait(deadline());
+  unwritten_.clear();
 }
 
 at::Tensor Sandblaster::read(const std::string& table) {
@@ -149,6 +157,7 @@ void Sandblaster::set_parameters(const double* elements) {
 
 IterationNumbers Sandblaster::iterate(const Compute& compute) {
   const int64_t round = rounds_++;
+  give_vectors();
   is_read_ = false;
   replica_->ask(round);
   int64_t step = -1;  // whose parameters the module has
@@ -185,12 +194,12 @@ void Sandblaster::spread_parameters() {
   for (const auto& parameter : parameters_) {
     flat.push_back(parameter.tensor.detach().reshape({-1}).to(at::kDouble));
   }
-  assign(kPoint, at::cat(flat));
-  assign(kLbfgsNumbers, at::zeros({length(kLbfgsNumbers)}, at::kDouble));
-  is_read_ = false;
+  set_vector(kPoint, at::cat(flat));
+  set_vector(kLbfgsNumbers, at::zeros({length(kLbfgsNumbers)}, at::kDouble));
 }
 
 void Sandblaster::fetch_states() {
+  give_vectors();
   if (std::exchange(is_read_, true)) return;
   const auto numbers = read(kLbfgsNumbers);
   states_.clear();
@@ -209,9 +218,8 @@ void Sandblaster::load_state(const optim::NamedTensors& state) {
     const bool is_known = std::ranges::any_of(
         names, [&, &own = name](const auto& table) { return table.name == own; });
     if (!is_known) refuse_state(name);
-    assign(name, tensor);
+    set_vector(name, tensor);
   }
-  is_read_ = false;
 }
 
 std::vector<std::pair<std::string, double>> Sandblaster::take_statistics() {

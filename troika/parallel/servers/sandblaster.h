@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,8 +79,8 @@ class Sandblaster : public Exchange {
   void finish_backward() override {}
   std::vector<optim::Parameter> parameters() const override { return parameters_; }
   void step_by(const std::function<void()>& update) override { update(); }
-  // Gives the module's parameters to the servers, and forgets the pairs. All replicas that are left
-  // must call it alike, with the same parameters.
+  // The servers are to have the module's parameters, and no pairs. They get them before the next
+  // iteration. All replicas that are left must call it alike, with the same parameters.
   void spread_parameters() override;
   // Does nothing: the parameters are the same.
   void synchronize_replicas() override {}
@@ -92,8 +93,8 @@ class Sandblaster : public Exchange {
   std::vector<std::pair<std::string, double>> take_statistics() override;
   // Returns "x", "g", the vectors of the pairs and the table of numbers, as of fetch_states().
   optim::NamedTensors state() const override { return states_; }
-  // Gives them to the servers. All replicas must call it alike. Accepts the state of a DataParallel
-  // without codec: the pairs are then forgotten.
+  // The servers are to have these vectors, in place of those of spread_parameters(). All replicas
+  // must call it alike. Accepts the state of a DataParallel without codec, which has no pairs.
   void load_state(const optim::NamedTensors& state) override;
   bool set_syncing(bool /*syncing*/) override { return true; }
 
@@ -103,7 +104,11 @@ class Sandblaster : public Exchange {
   void start(const comm::Group& group, const SandblasterOptions& options);
   // Copies float64 elements into the parameters.
   void set_parameters(const double* elements);
-  void assign(const std::string& table, const at::Tensor& values);
+  // Keeps the values of a table for give_vectors().
+  void set_vector(const std::string& table, const at::Tensor& values);
+  // Writes the kept values to the servers. All replicas write the same values, and no others, so
+  // one that is lost meanwhile changes nothing.
+  void give_vectors();
   at::Tensor read(const std::string& table);
   // The length of a table.
   int64_t length(const std::string& table) const;
@@ -117,6 +122,7 @@ class Sandblaster : public Exchange {
   int64_t rounds_ = 0;    // that this replica has asked for
   bool is_read_ = false;  // states_ are those of the last round
   optim::NamedTensors states_;
+  std::map<std::string, at::Tensor> unwritten_;  // float64 values of tables, flat
   std::vector<IterationNumbers> iterations_;  // since the last take_statistics()
   std::unique_ptr<server::World> world_;
   std::unique_ptr<Coordination> coordination_;  // on rank 0 of a world in the ranks' processes

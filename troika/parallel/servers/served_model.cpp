@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "troika/base/error.h"
+#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/parameter_store.h"
 #include "troika/parallel/servers/embedded_world.h"
@@ -87,7 +88,7 @@ class ServedModel::Optimizer : public optim::FlatOptimizer {
 };
 
 ServedModel::ServedModel(const torch::nn::Module& module, const ServedOptions& options,
-                         double scale)
+                         double scale, const std::string& prefix)
     : optimizer_(options.optimizer), parameters_(trained_parameters(module)) {
   const auto type = type_of(parameters_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -100,8 +101,8 @@ ServedModel::ServedModel(const torch::nn::Module& module, const ServedOptions& o
     auto found = std::ranges::find_if(
         tables_, [&](const auto& table) { return table->is_for(update, rate_factor); });
     if (found == tables_.end()) {
-      tables_.push_back(std::make_unique<ServedTable>(fmt::format("parameters-{}", tables_.size()),
-                                                      update, rate_factor, type));
+      tables_.push_back(std::make_unique<ServedTable>(
+          fmt::format("{}parameters-{}", prefix, tables_.size()), update, rate_factor, type));
       found = tables_.end() - 1;
     }
     (*found)->add(parameter, i);
@@ -118,7 +119,28 @@ std::unique_ptr<optim::FlatOptimizer> ServedModel::make_optimizer(
   return optimizer;
 }
 
-void ServedModel::start(const comm::Group& group, const layout::ServerExchange& servers,
+namespace {
+
+// Returns the tables of all places, whose ranks have different ones.
+std::vector<server::TableSpec> tables_of_all(const comm::Group& all,
+                                             const std::vector<server::TableSpec>& own) {
+  std::string text;
+  for (const auto& table : own) text += server::to_text(table) + "\n";
+  std::vector<server::TableSpec> tables;
+  for (const auto& of_rank : all.all_gather_text(text, "tables")) {
+    for (const auto& line : split(trim(of_rank), '\n')) {
+      auto table = server::parse_table(line);
+      const bool is_known =
+          std::ranges::any_of(tables, [&](const auto& known) { return known.name == table.name; });
+      if (!is_known) tables.push_back(std::move(table));
+    }
+  }
+  return tables;
+}
+
+}  // namespace
+
+void ServedModel::start(const ReplicaPlace& place, const layout::ServerExchange& servers,
                         server::Application application,
                         const std::vector<server::TableSpec>& others) {
   const auto role = launched_role();
@@ -130,6 +152,11 @@ void ServedModel::start(const comm::Group& group, const layout::ServerExchange& 
     bytes += table->bytes();
   }
   scheduler.tables.insert(scheduler.tables.end(), others.begin(), others.end());
+  const auto& group = is_launched_ ? place.all : place.replicas;
+  if (is_launched_ && !place.prefix.empty()) {
+    scheduler.tables = tables_of_all(place.all, scheduler.tables);
+    bytes *= place.all.size() / place.replicas.size();
+  }
   scheduler.ranges = ranges_of(servers, group.size(), bytes);
   const auto push_filters = server::parse_filters(servers.push_filters);
   const auto pull_filters = server::parse_filters(servers.pull_filters);

@@ -14,6 +14,7 @@
 #include "troika/comm/group.h"
 #include "troika/layout/plan.h"
 #include "troika/optim/optimizer.h"
+#include "troika/parallel/servers/replica_place.h"
 #include "troika/server/handle.h"
 #include "troika/server/table.h"
 
@@ -41,9 +42,11 @@ std::vector<std::pair<std::string, double>> staleness_metrics(std::span<const in
 // throw the errors of server::Handle::wait(). Not thread-safe.
 class ServedModel {
  public:
-  // Servers multiply each pushed gradient by `scale`. Throws Error(usage) for an optimizer that
-  // servers do not have, and for parameters of other types or devices.
-  ServedModel(const torch::nn::Module& module, const ServedOptions& options, double scale);
+  // Servers multiply each pushed gradient by `scale`. `prefix` begins the names of tables. Throws
+  // Error(usage) for an optimizer that servers do not have, and for parameters of other types or
+  // devices.
+  ServedModel(const torch::nn::Module& module, const ServedOptions& options, double scale,
+              const std::string& prefix = {});
   ~ServedModel();
 
   const std::vector<optim::Parameter>& parameters() const { return parameters_; }
@@ -54,8 +57,9 @@ class ServedModel {
   std::unique_ptr<optim::FlatOptimizer> make_optimizer(std::function<void(double rate)> step);
 
   // Starts the servers in the ranks' processes, or joins those that were launched; `others` are
-  // more tables. Called by all ranks of the group. Blocks for the group's timeout at most.
-  void start(const comm::Group& group, const layout::ServerExchange& servers,
+  // more tables. Places have servers of their own, unless they were launched. Called by all ranks.
+  // Blocks for the group's timeout at most.
+  void start(const ReplicaPlace& place, const layout::ServerExchange& servers,
              server::Application application, const std::vector<server::TableSpec>& others = {});
   // Whether the servers are processes of their own.
   bool is_launched() const { return is_launched_; }

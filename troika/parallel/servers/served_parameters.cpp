@@ -26,7 +26,7 @@ ServedParameters::ServedParameters(torch::nn::Module& module, comm::Group group,
   make_same(group_, module_, true);
   const bool is_eventual = options.servers.consistency == "eventual";
   with_servers([&] {
-    model_->start(group_, options.servers,
+    model_->start(ReplicaPlace::of_each(group_), options.servers,
                   is_eventual ? server::Application::per_push : server::Application::per_step);
   });
   give_to_servers();

@@ -58,7 +58,9 @@ void require_links(const layout::Cluster& cluster, std::string_view name) {
   const auto groups = groups_of_hosts(devices);
   if (has_several(devices)) require_bandwidth(name, "links.group", cluster.group.bandwidth);
   if (has_several(groups)) require_bandwidth(name, "links.host", cluster.host.bandwidth);
-  if (groups.size() > 1) require_bandwidth(name, "links.network", cluster.network.bandwidth);
+  if (groups.size() > 1 || !cluster.spares.empty()) {
+    require_bandwidth(name, "links.network", cluster.network.bandwidth);
+  }
 }
 
 std::vector<MachineLevel> machine_levels(const layout::Cluster& cluster, std::string_view name) {

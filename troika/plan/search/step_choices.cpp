@@ -12,8 +12,9 @@ std::vector<int> device_counts(const StepModel& model, const StepSettings& setti
   const int all = model.problem().cluster.ranks() / settings.tensor.ranks;
   const bool is_one_stage = settings.family == StepFamily::one_stage;
   std::vector<int> counts;
-  const int least = model.problem().uses_all_devices ? all : is_one_stage ? 1 : 2;
-  if (!is_one_stage && all < 2) return counts;
+  const bool needs_two = !is_one_stage || settings.sums;
+  const int least = model.problem().uses_all_devices ? all : needs_two ? 2 : 1;
+  if (needs_two && all < 2) return counts;
   for (int count = all; count >= least; --count) {
     if (model.problem().straight && is_one_stage && count > 1) continue;
     if (all > kMostExactDevices && all % count != 0) continue;
@@ -48,6 +49,11 @@ std::vector<StepSettings> all_settings(const StepModel& model, bool cuts_layers)
               settings.offloads_optimizer = optimizer;
               all.push_back(settings);
             }
+          }
+          if (is_whole && zero == 0 && !model.problem().cluster.spares.empty()) {
+            settings.offloads_activations = settings.offloads_optimizer = false;
+            settings.sums = true;
+            all.push_back(settings);
           }
         }
       }

@@ -31,6 +31,10 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
                       .micro_batches = micro_batches / replicas,
                       .precision = profile.precision,
                       .recompute = settings.recompute ? "full" : "none"};
+  if (settings.sums) {
+    result.exchange.method = layout::ExchangeMethod::summation;
+    result.exchange.servers.count = static_cast<int64_t>(model.problem().cluster.spares.size());
+  }
   if (settings.zero_stage > 0) {
     result.exchange.method = layout::ExchangeMethod::zero;
     result.exchange.zero_stage = settings.zero_stage;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "troika/layout/plan.h"
+#include "troika/layout/summation.h"
 #include "troika/plan/search/step_model.h"
 #include "troika/plan/unsharded_bytes.h"
 
@@ -46,6 +47,10 @@ double StepModel::stage_bytes(const StepSettings& settings, size_t begin, size_t
                             : parameters * problem_.profiles[settings.profile].optimizer_factor;
   double bytes = states / shards(1) + parameters / shards(2) + parameters / shards(3) +
                  sums.crossing[begin] + sums.crossing[end];
+  if (settings.sums && replicas > 1) {
+    const auto spares = static_cast<int>(problem_.cluster.spares.size());
+    bytes += parameters * layout::split_sums(replicas, spares).workers.front();
+  }
   if (replicas > 1) {
     std::vector<double> of_blocks;
     for (size_t i = begin; i < end && settings.zero_stage >= 2; ++i) {

@@ -50,6 +50,9 @@ struct StepSettings {
   bool offloads_optimizer = false;  // the states of the optimizer
   bool offloads_activations = false;
   TensorAxis tensor = {};
+  // Gradients are averaged by summation servers: one on each spare host, and one beside each
+  // replica. Such a plan has one stage, and no ZeRO, tensor axis or offload.
+  bool sums = false;
 
   // The devices in groups of a tensor axis: what a stage's replicas count.
   int groups() const { return devices / tensor.ranks; }
@@ -145,7 +148,8 @@ struct PassSeconds {
 // A stage is as slow as its slowest device (layout::device_slowness()), and as the latest of its
 // replicas, if the times of blocks are independent normal numbers. A micro-batch i is at replica
 // i modulo replicas; links are shared by the replicas of a host, which send at the same time.
-// Averages are rings, or rings within hosts and between hosts. A stage keeps activations for as
+// Averages are rings, or rings within hosts and between hosts; or the pushes and means of summation
+// servers, over the links of the simulation. A stage keeps activations for as
 // many micro-batches as its replicas need until the first one comes back: U / R of U devices from
 // its own on; in zb-h1 also for half of those whose weight parts it puts off; in gpipe, all. A
 // stage that does not split backward passes (SplitBackward) has no weight parts.
@@ -308,6 +312,8 @@ class StepModel {
   double exposed_seconds(const StepSettings& settings, size_t begin, size_t end, const Place& place,
                          int replicas) const;
   double average_seconds(const Place& place, int replicas, double bytes) const;
+  // The same by summation servers, as the simulation computes it.
+  double summation_seconds(const StepSettings& settings, int replicas, double bytes) const;
   // The bytes of a device of a stage; `kept`: micro-batches whose activations it keeps.
   double stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
                      double kept) const;

@@ -1,8 +1,10 @@
 // The times of stages and messages under a schedule.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "troika/plan/search/step_model.h"
+#include "troika/plan/simulation/collectives.h"
 
 namespace troika::plan {
 
@@ -24,6 +26,27 @@ double StepModel::average_seconds(const Place& place, int replicas, double bytes
   const double levels = ring_seconds(place.inside, 1, place.fullest, bytes) +
                         ring_seconds(place.between, place.share, place.hosts, bytes);
   return std::min(flat, levels);
+}
+
+double StepModel::summation_seconds(const StepSettings& settings, int replicas,
+                                    double bytes) const {
+  if (bytes <= 0 || replicas == 1) return 0;
+  const auto& links = links_[settings.profile];
+  std::vector<int> ranks(static_cast<size_t>(replicas));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::vector<int> spares(problem_.cluster.spares.size());
+  std::iota(spares.begin(), spares.end(), problem_.cluster.ranks());
+  const auto bandwidths = links.bandwidths();
+  double seconds = 0;
+  for (const auto& phase : collective_phases(
+           {.kind = CollectiveKind::summation, .bytes = bytes, .spares = spares}, ranks, links)) {
+    double longest = 0;
+    for (const auto& use : phase.uses) {
+      longest = std::max(longest, use.weight / bandwidths[static_cast<size_t>(use.link)]);
+    }
+    seconds += phase.seconds + phase.bytes * longest;
+  }
+  return seconds;
 }
 
 PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, size_t end,
@@ -114,7 +137,8 @@ double StepModel::exposed_seconds(const StepSettings& settings, size_t begin, si
   const auto& sums = shard.sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double bytes = part(sums.parameters);
-  const double average = average_seconds(place, replicas, bytes);
+  const double average = settings.sums ? summation_seconds(settings, replicas, bytes)
+                                       : average_seconds(place, replicas, bytes);
   // The gradients of the stage's first block are averaged after the whole backward pass.
   const auto& first = profile.blocks[order_[begin]];
   const bool is_zero = settings.zero_stage > 0;

@@ -9,7 +9,8 @@
 
 namespace troika::plan {
 
-ClusterLinks::ClusterLinks(const layout::Cluster& cluster) : cluster_(cluster) {
+ClusterLinks::ClusterLinks(const layout::Cluster& cluster)
+    : cluster_(cluster), hosts_(cluster.hosts) {
   std::map<std::pair<int, int>, int> numbers;
   for (const auto& row : cluster.devices) {
     const auto [group, is_new] =
@@ -19,6 +20,11 @@ ClusterLinks::ClusterLinks(const layout::Cluster& cluster) : cluster_(cluster) {
           fmt::format("group {} of {}", row.group, cluster.hosts[static_cast<size_t>(row.host)]));
     }
     devices_.insert(devices_.end(), static_cast<size_t>(row.count), {row.host, group->second});
+  }
+  for (const auto& spare : cluster.spares) {
+    devices_.push_back({static_cast<int>(hosts_.size()), static_cast<int>(groups_.size())});
+    groups_.push_back("group 0 of " + spare);
+    hosts_.push_back(spare);
   }
 }
 
@@ -50,7 +56,7 @@ std::vector<double> ClusterLinks::bandwidths() const {
   };
   add(devices_.size(), cluster_.group);
   add(groups_.size(), cluster_.host);
-  add(cluster_.hosts.size(), cluster_.network);
+  add(hosts_.size(), cluster_.network);
   return all;
 }
 
@@ -62,7 +68,7 @@ std::vector<std::string> ClusterLinks::names() const {
   };
   for (int rank = 0; rank < ranks(); ++rank) add(fmt::format("device of rank {}", rank), "group");
   for (const auto& group : groups_) add(group, "host");
-  for (const auto& host : cluster_.hosts) add("host " + host, "network");
+  for (const auto& host : hosts_) add("host " + host, "network");
   return all;
 }
 

@@ -9,11 +9,11 @@
 
 namespace troika::plan {
 
-// Rank r is device r of the cluster. A message between two devices of a group crosses a port of
-// each device; between two groups of a host, a port of each group; between two hosts, a port of
-// each host. A port is full duplex: it has the bandwidth of its level (Cluster::group, host,
-// network) in each direction. Ports are connected by a switch of full bisection bandwidth. An
-// unknown bandwidth (0) counts as unlimited.
+// Rank r is device r of the cluster. Each spare host has one device after those. A message between
+// two devices of a group crosses a port of each device; between two groups of a host, a port of
+// each group; between two hosts, a port of each host. A port is full duplex: it has the bandwidth
+// of its level (Cluster::group, host, network) in each direction. Ports are connected by a switch
+// of full bisection bandwidth. An unknown bandwidth (0) counts as unlimited.
 class ClusterLinks {
  public:
   // The links that a message crosses.
@@ -24,6 +24,7 @@ class ClusterLinks {
 
   explicit ClusterLinks(const layout::Cluster& cluster);
 
+  // The number of devices, with those of spare hosts.
   int ranks() const { return static_cast<int>(devices_.size()); }
   // Throws CheckError for a rank outside of the cluster.
   Path path(int from, int to) const;
@@ -52,6 +53,7 @@ class ClusterLinks {
   const Device& device(int rank) const;
 
   const layout::Cluster cluster_;
+  std::vector<std::string> hosts_;  // those of the cluster, and then spare hosts
   std::vector<Device> devices_;
   std::vector<std::string> groups_;  // names
 };

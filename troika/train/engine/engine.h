@@ -13,6 +13,7 @@
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/data/batch.h"
 #include "troika/layout/plan.h"
+#include "troika/parallel/servers/replica_place.h"
 #include "troika/train/engine/evaluator.h"
 
 namespace troika {
@@ -141,9 +142,9 @@ struct EngineSetup {
   // The training samples, for an engine that loads them itself; null: it does not.
   const data::Dataset* training = nullptr;
   const comm::MeshGroups& groups;  // of the plan's mesh
-  // The ranks whose replicas train by themselves, for methods downpour and sandblaster; null: those
-  // of the data axis.
-  const comm::Group* replicas = nullptr;
+  // This rank's place among replicas that train by themselves, for methods downpour and
+  // sandblaster; null: each rank of the data axis is one.
+  const parallel::ReplicaPlace* replicas = nullptr;
   quorum::Member* quorum = nullptr;  // of method fault_tolerant; has joined
   int64_t steps = 0;                 // optimizer steps of the whole run; 0 if a time limit ends it
   int64_t global_batch = 0;          // samples of a micro-batch over all ranks

@@ -61,11 +61,14 @@ parallel::ShardedOptions sharded_options(const layout::Plan& plan, const std::st
 
 // How summation servers and ranks encode what they send, for a codec of ddp.hook.
 server::SummationCoding coding_of(const comm::CodecOptions& codec) {
-  constexpr std::array<std::pair<std::string_view, server::SumForm>, 4> kForms{{
+  constexpr std::array<std::pair<std::string_view, server::SumForm>, 7> kForms{{
       {"none", server::SumForm::plain},
       {"fp16", server::SumForm::half},
       {"int8", server::SumForm::int8},
       {"topk", server::SumForm::top},
+      {"onebit", server::SumForm::sign},
+      {"randomk", server::SumForm::random},
+      {"dither", server::SumForm::dither},
   }};
   const auto form =
       std::ranges::find(kForms, codec.name, [](const auto& one) { return one.first; });
@@ -73,9 +76,9 @@ server::SummationCoding coding_of(const comm::CodecOptions& codec) {
     throw Error("train", ErrorKind::usage,
                 {.what = "summation servers have not all codecs",
                  .got = "ddp.hook " + codec.name,
-                 .expected = "none, fp16, int8 or topk"});
+                 .expected = "none, fp16, int8, topk, onebit, randomk or dither"});
   }
-  const bool leaves_much = codec.name == "int8" || codec.name == "topk";
+  const bool leaves_much = codec.name != "none" && codec.name != "fp16";
   return {.form = form->second,
           .density = codec.density,
           .block = static_cast<uint32_t>(codec.block),
@@ -148,7 +151,8 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
   TROIKA_CHECK(!plan.trains_replicas(), "a method of replicas together");
   TROIKA_CHECK(plan.exchange.method != ExchangeMethod::fault_tolerant, "a method of a quorum");
   if (plan.exchange.method == ExchangeMethod::servers) {
-    return make_served_exchange(plan, options, recipe, task.module(), group);
+    return make_served_exchange(plan, options, recipe, task.module(),
+                                parallel::ReplicaPlace::of_each(group));
   }
   require_precision(plan);
   auto ddp = data_parallel_options(plan, trace);
@@ -226,9 +230,10 @@ std::unique_ptr<Exchange> make_quorum_exchange(const layout::Plan& plan,
 std::unique_ptr<Exchange> make_replica_exchange(const layout::Plan& plan,
                                                 const TrainOptions& options,
                                                 const OptimizerRecipe& recipe, Task& task,
-                                                const comm::Group& replicas) {
+                                                torch::nn::Module& module,
+                                                const parallel::ReplicaPlace& place) {
   require_replicas(plan, task);
-  return make_served_exchange(plan, options, recipe, task.module(), replicas);
+  return make_served_exchange(plan, options, recipe, module, place);
 }
 
 }  // namespace troika::train

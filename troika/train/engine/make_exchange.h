@@ -6,6 +6,7 @@
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/exchange.h"
+#include "troika/parallel/servers/replica_place.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
 
@@ -46,11 +47,13 @@ std::unique_ptr<parallel::Exchange> make_quorum_exchange(const layout::Plan& pla
                                                          torch::nn::Module& module,
                                                          quorum::Member& member, Trace* trace);
 
-// Makes the exchange of a plan of method downpour or sandblaster, of which the ranks of `replicas`
-// are the replicas. Throws Error(usage) like make_exchange(). Called by all ranks; blocks.
+// Makes the exchange of a plan of method downpour or sandblaster for `module`: the task's, or the
+// part of it that this place of a replica has. Throws Error(usage) like make_exchange(). Called by
+// all ranks; blocks.
 std::unique_ptr<parallel::Exchange> make_replica_exchange(const layout::Plan& plan,
                                                           const TrainOptions& options,
                                                           const OptimizerRecipe& recipe, Task& task,
-                                                          const comm::Group& replicas);
+                                                          torch::nn::Module& module,
+                                                          const parallel::ReplicaPlace& place);
 
 }  // namespace troika::train

@@ -111,6 +111,9 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   options.sequence_parallel = plan.stages.sequence_parallel;
   options.shards_over_replicas = is_sharded;
   options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
+    if (setup.replicas) {
+      return make_replica_exchange(plan, setup.options, recipe_, task, part, *setup.replicas);
+    }
     return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);
   };
   pipeline_ = std::make_unique<parallel::Pipeline>(model(), setup.groups, options);
@@ -211,10 +214,27 @@ void PipelineEngine::optimizer_step(int64_t step, double factor) {
   const auto& trainer = setup_.options.trainer;
   optimization_->clip(*pipeline_, trainer.gradient_clip_val, trainer.gradient_clip_algorithm);
   optimization_->step(*pipeline_);
+  share_whole_parameters();
   setup_.times.end(observe::Phase::optimizer);
 }
 
+void PipelineEngine::share_whole_parameters() {
+  const auto& axis = setup_.groups.along(Axis::tensor);
+  if (!setup_.replicas || axis.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : pipeline_->parameters()) {
+    if (pipeline_->cut_of(parameter.name)) continue;
+    axis.broadcast(parameter.tensor.detach(), 0, {.label = "whole parameters"}).wait();
+  }
+}
+
+void PipelineEngine::synchronize_replicas() {
+  pipeline_->synchronize_replicas();
+  share_whole_parameters();
+}
+
 void PipelineEngine::make_whole() {
+  synchronize_replicas();
   keeps_stages_ ? pipeline_->synchronize_replicas() : pipeline_->make_whole();
 }
 

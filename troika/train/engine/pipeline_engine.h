@@ -26,7 +26,7 @@ class PipelineEngine : public Engine {
 
   StepResult step(MicroBatches& batches) override;
   bool leaves_steps() const override { return false; }
-  void synchronize_replicas() override { pipeline_->synchronize_replicas(); }
+  void synchronize_replicas() override;
   // Does not fill in the stages of other ranks if the task came without values: then no rank ever
   // holds the whole model.
   void make_whole() override;
@@ -62,6 +62,9 @@ class PipelineEngine : public Engine {
   class EvaluationSource;
 
   std::shared_ptr<nn::Model> model() const;
+  // Gives the parameters that are whole on each rank of a tensor axis the values of the first one.
+  // Servers add the ranks' gradients in different orders.
+  void share_whole_parameters();
   // Returns the losses of the step's micro-batches on all ranks of the pipeline: float64 [count].
   at::Tensor broadcast_losses(const std::vector<at::Tensor>& own, int begin, int end) const;
 

@@ -130,6 +130,14 @@ TrainOptions with_launched_servers(TrainOptions options, const server::WorldOpti
   return options;
 }
 
+TrainOptions with_searched_servers(TrainOptions options) {
+  const auto role = parallel::launched_role();
+  if (role.role == server::WorldRole::alone) return options;
+  const auto plan = resolve_plan(options, layout::Cluster::uniform(1, role.workers));
+  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
+  return plan.has_servers() || is_summation ? options : with_strategy(options, kSummationStrategy);
+}
+
 void serve_parameters(const TrainOptions& options, const server::WorldOptions& role) {
   const auto plan = resolve_plan(options, layout::Cluster::uniform(1, role.workers));
   auto own = role;
@@ -141,11 +149,11 @@ std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& pla
                                                          const TrainOptions& options,
                                                          const OptimizerRecipe& recipe,
                                                          torch::nn::Module& module,
-                                                         const comm::Group& group) {
+                                                         const parallel::ReplicaPlace& place) {
   if (plan.exchange.method == layout::ExchangeMethod::sandblaster) {
     require_lbfgs(plan, options, recipe);
     return std::make_unique<parallel::Sandblaster>(
-        module, group,
+        module, place.replicas,
         parallel::SandblasterOptions{.servers = plan.exchange.servers,
                                      .sandblaster = plan.exchange.sandblaster});
   }
@@ -156,10 +164,10 @@ std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& pla
   };
   if (plan.exchange.method == layout::ExchangeMethod::downpour) {
     return std::make_unique<parallel::Downpour>(
-        module, group,
+        module, place,
         parallel::DownpourOptions{.served = served, .downpour = plan.exchange.downpour});
   }
-  return std::make_unique<parallel::ServedParameters>(module, group, served);
+  return std::make_unique<parallel::ServedParameters>(module, place.replicas, served);
 }
 
 }  // namespace troika::train

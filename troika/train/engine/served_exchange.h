@@ -6,6 +6,7 @@
 #include "troika/comm/group.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/exchange.h"
+#include "troika/parallel/servers/replica_place.h"
 #include "troika/server/world.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/optimizer_recipe.h"
@@ -21,12 +22,16 @@ std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& pla
                                                          const TrainOptions& options,
                                                          const OptimizerRecipe& recipe,
                                                          torch::nn::Module& module,
-                                                         const comm::Group& group);
+                                                         const parallel::ReplicaPlace& place);
 
 // Returns the options of a process that was started as one of a parameter server: server.servers is
 // the number of servers that were launched. Throws Error(usage) for another strategy, and for
 // another number of servers.
 TrainOptions with_launched_servers(TrainOptions options, const server::WorldOptions& role);
+
+// Returns the options with which `--plan auto` searches: in a process that was launched with
+// servers, those of summation servers, unless the strategy has servers already.
+TrainOptions with_searched_servers(TrainOptions options);
 
 // Runs the scheduler or the server that this process is (parallel::serve()), of a run with these
 // options. Blocks until the run's workers have ended.

@@ -120,13 +120,16 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
          .expected = "one that steps on the device",
          .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
-  exchange_ = setup.quorum ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum,
-                                                  setup.trace)
-              : plan.trains_replicas()
-                  ? make_replica_exchange(plan, setup.options, recipe_, task,
-                                          setup.replicas ? *setup.replicas : setup.groups.data())
-                  : make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace,
-                                  values.get());
+  exchange_ =
+      setup.quorum
+          ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum, setup.trace)
+      : plan.trains_replicas()
+          ? make_replica_exchange(plan, setup.options, recipe_, task, task.module(),
+                                  setup.replicas
+                                      ? *setup.replicas
+                                      : parallel::ReplicaPlace::of_each(setup.groups.data()))
+          : make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace,
+                          values.get());
   try {
     optimization_.emplace(placement().precision, *exchange_, recipe_,
                           CutTensors(*exchange_, task.module()));

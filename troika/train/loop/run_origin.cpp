@@ -108,7 +108,7 @@ void require_resumable(const checkpoint::CheckpointReader& saved) {
 
 RunOrigin::RunOrigin(const RunSetup& setup) : setup_(setup) {
   const auto& options = setup.options;
-  seed_everything(options, setup.replicas ? *setup.replicas : setup.groups.data());
+  seed_everything(options, setup.replicas ? setup.replicas->replicas : setup.groups.data());
   const auto checkpoint = find_checkpoint();
   if (!checkpoint.empty()) {
     open(checkpoint);

@@ -9,6 +9,7 @@
 #include "troika/data/dataset.h"
 #include "troika/layout/plan.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/servers/replica_place.h"
 #include "troika/train/options/options.h"
 #include "troika/train/run/callback.h"
 #include "troika/train/task/task.h"
@@ -30,10 +31,10 @@ struct RunSetup {
   const data::Dataset& training;
   const data::Dataset& validation;
   Callbacks callbacks;
-  // The ranks whose replicas train by themselves (strategies downpour and sandblaster), each in a
-  // run of its own, for which `groups` is this rank alone. They may be lost after the engine was
-  // made.
-  std::optional<comm::Group> replicas = {};
+  // This rank's place among replicas that train by themselves (strategies downpour and
+  // sandblaster), each in a run of its own, for which `groups` has the ranks of this replica.
+  // Others may be lost after the engine was made.
+  std::optional<parallel::ReplicaPlace> replicas = {};
   // This replica's place among those that may be lost, each of which is in a run of its own. Null
   // with other strategies.
   QuorumRun* quorum = nullptr;
@@ -43,7 +44,7 @@ struct RunSetup {
 
   const comm::Group& world() const { return groups.world(); }
   // The processes of the run, for descriptions.
-  const comm::Group& processes() const { return replicas ? *replicas : world(); }
+  const comm::Group& processes() const { return replicas ? replicas->all : world(); }
   bool is_main() const { return world().rank() == 0; }
   // Whether other processes have begun the run, from whose state this one continues.
   bool joins_others() const;

@@ -63,6 +63,12 @@ layout::Mesh mesh_of(const TrainOptions& options, const CutAxis& axis, int ranks
                                  : fmt::format("data={} {}={}", replicas, axis.name, size));
 }
 
+// Whether replicas that train by themselves are meshes of ranks.
+bool trains_meshes(const layout::Plan& plan) {
+  return plan.exchange.method == layout::ExchangeMethod::downpour &&
+         plan.schedule != layout::kOneStageSchedule && !plan.mesh.has_uneven_stages();
+}
+
 bool has_axis(const layout::Mesh& mesh, Axis axis) {
   return std::ranges::count(mesh.axes(), axis) > 0;
 }
@@ -121,6 +127,19 @@ layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks) {
   if (rest != sizes.end()) *rest = std::max<int64_t>(1, ranks / product);
   return layout::Mesh::parse(
       fmt::format("pipeline={} data={} tensor={}", sizes[0], sizes[1], sizes[2]));
+}
+
+layout::Mesh replicas_mesh(const TrainOptions& options, int ranks) {
+  const auto mesh = three_axes_mesh(options, ranks);
+  if (mesh.has_uneven_stages() || options.zero.stage > 0) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "replicas that train by themselves",
+                 .got = options.zero.stage > 0 ? fmt::format("zero.stage {}", options.zero.stage)
+                                               : "mesh.axes " + mesh.text(),
+                 .expected = "no ZeRO, and as many ranks of each stage"});
+  }
+  return layout::Mesh::parse(fmt::format("data={} pipeline={} tensor={}", mesh.size(Axis::data),
+                                         mesh.size(Axis::pipeline), mesh.size(Axis::tensor)));
 }
 
 namespace {
@@ -248,9 +267,9 @@ void require_runnable_axes(const layout::Plan& plan, const layout::PlanPlaces& p
   if (plan.exchange.method == layout::ExchangeMethod::zero && !is_pipeline) {
     refuse("ZeRO without a schedule of stages", "exchange.method", "exchange.method zero",
            "strategy 3d with mesh.pipeline = 1, or exchange.method all_reduce");
-  } else if (!plan.keeps_replicas_equal()) {
+  } else if (!plan.keeps_replicas_equal() && !trains_meshes(plan)) {
     refuse("local steps and parameter servers", "exchange.method", "another exchange.method",
-           "exchange.method all_reduce");
+           "exchange.method all_reduce or downpour_sgd");
   }
   if (plan.compression.codec != "none") {
     refuse("compressed gradients", "compression.codec", "ddp.hook " + plan.compression.codec,
@@ -272,7 +291,7 @@ void require_runnable_pipeline(const layout::Plan& plan, const layout::PlanPlace
     throw Error("train", ErrorKind::usage,
                 {.what = what, .got = got + places.of(key), .expected = std::move(expected)});
   };
-  if (!plan.keeps_replicas_equal()) {
+  if (!plan.keeps_replicas_equal() && !trains_meshes(plan)) {
     refuse("replicas of a pipeline average gradients in each step", "exchange.method",
            std::string("exchange.method ") +
                (plan.exchange.method == layout::ExchangeMethod::downpour      ? "downpour_sgd"
@@ -280,7 +299,7 @@ void require_runnable_pipeline(const layout::Plan& plan, const layout::PlanPlace
                 : plan.exchange.method == layout::ExchangeMethod::servers     ? "servers"
                 : plan.exchange.method == layout::ExchangeMethod::fault_tolerant ? "quorum"
                                                                                  : "local_steps"),
-           "exchange.method all_reduce or zero");
+           "exchange.method all_reduce, zero or downpour_sgd");
   }
   if (plan.compression.codec != "none") {
     refuse("gradients of a pipeline are not compressed", "compression.codec",

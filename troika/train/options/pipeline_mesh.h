@@ -23,6 +23,11 @@ layout::Mesh tensor_mesh(const TrainOptions& options, int ranks);
 // be one of them: it has these ranks, and the other axes have one.
 layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks);
 
+// The same for replicas that train by themselves, each of which has one rank or is a mesh of ranks:
+// the outermost axis is the data axis, of replicas. Throws Error(usage) for ZeRO, and for stages of
+// different numbers of ranks.
+layout::Mesh replicas_mesh(const TrainOptions& options, int ranks);
+
 // Throws Error(usage) if options of pipelines or of tensor axes are set, which the plan would
 // ignore. `strategy` is the strategy's name.
 void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& options,

@@ -116,8 +116,7 @@ void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
                     .codec = own.codec};
 }
 
-// Each replica is a run of one process, whose steps are those of a quorum
-// (docs/fault-tolerance.md).
+// Each replica is a run of one process (docs/fault-tolerance.md).
 void fault_tolerant(Plan& plan, const TrainOptions&, const Cluster&) {
   plan.exchange.method = ExchangeMethod::fault_tolerant;
 }
@@ -212,6 +211,14 @@ void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster)
   plan.schedule = options.pipeline.schedule;
 }
 
+void downpour(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  choose_downpour(plan, options, cluster);
+  const auto mesh = replicas_mesh(options, cluster.ranks());
+  if (mesh.ranks() == mesh.size(Axis::data)) return;
+  cut_model(plan, options, mesh);
+  plan.schedule = options.pipeline.schedule;
+}
+
 struct Strategy {
   const char* name;
   const char* ours;  // Plan::strategy
@@ -233,9 +240,9 @@ constexpr std::array kStrategies{
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
     Strategy{"diloco", "diloco", diloco},
     Strategy{"parameter_server", "parameter_server", choose_servers},
-    Strategy{"downpour", "downpour", choose_downpour},
+    Strategy{"downpour", "downpour", downpour},
     Strategy{"sandblaster", "sandblaster", choose_sandblaster},
-    Strategy{"byteps", "byteps", choose_byteps},
+    Strategy{kSummationStrategy, kSummationStrategy, choose_byteps},
     Strategy{"ft_ddp", "ft_ddp", fault_tolerant},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},

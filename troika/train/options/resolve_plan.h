@@ -27,6 +27,9 @@ const std::vector<std::string>& strategies_by_memory();
 // numbers of ranks, for ddp2 with several ranks on a host, and where Plan::parse() does.
 layout::Plan resolve_plan(const TrainOptions& options, const layout::Cluster& cluster);
 
+// The strategy of summation servers.
+inline constexpr const char* kSummationStrategy = "byteps";
+
 // The hosts of a group's ranks; all else in the cluster is unknown.
 layout::Cluster cluster_of(const comm::Group& group);
 

@@ -25,6 +25,7 @@
 #include "troika/train/profile/counted_blocks.h"
 #include "troika/train/profile/measure_profile.h"
 #include "troika/train/profile/plan_memory.h"
+#include "troika/train/profile/searched_servers.h"
 
 namespace troika::train {
 
@@ -38,9 +39,8 @@ constexpr size_t kMostProfiles = 3;
 void require_searchable(const layout::Plan& plan, const std::string& warm_up) {
   std::string got;
   if (warm_up != layout::WithoutFlushes{}.warm_up) got = "pipeline.warm_up " + warm_up;
-  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
-  if (plan.threads > 0 || !plan.keeps_replicas_equal() || is_summation)
-    got = "strategy " + plan.strategy;
+  if (plan.threads > 0 || !plan.keeps_replicas_equal()) got = "strategy " + plan.strategy;
+  if (plan.exchange.summation.cross_barrier) got = "byteps.cross_barrier true";
   if (plan.compression.codec != "none") got = "ddp.hook " + plan.compression.codec;
   if (plan.sums_micro_batches && plan.micro_batches > 1) got = "a sum over micro-batches";
   if (got.empty()) return;
@@ -77,6 +77,7 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
     plan.exchange.method = layout::ExchangeMethod::zero;
     plan.exchange.zero_stage = settings.zero_stage;
   }
+  if (settings.sums) plan.exchange.method = layout::ExchangeMethod::summation;
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
   if (settings.tensor.ranks > 1) {
     const bool is_one = settings.family == StepFamily::one_stage;
@@ -160,6 +161,10 @@ TrainOptions with_step_plan(TrainOptions options, const plan::StepModel& model,
                             const comm::Group& group) {
   const auto configured = resolve_plan(options, cluster_of(group));
   auto plan = plan::layout_of(model, chosen);
+  if (chosen.settings.sums && servers_of(configured) > 0) {
+    plan.exchange.servers = configured.exchange.servers;
+    plan.exchange.summation = configured.exchange.summation;
+  }
   plan.exchange.bucket_bytes = configured.exchange.bucket_bytes;
   plan.exchange.first_bucket_bytes = configured.exchange.first_bucket_bytes;
   plan.exchange.find_unused_parameters = configured.exchange.find_unused_parameters;
@@ -186,9 +191,10 @@ class PlanFinder {
         asked_(asked),
         targets_(offload_targets(options, group)),
         available_(memory_of_rank(options, group)) {
-    problem_.cluster = cluster_of(group);
-    const auto plan = resolve_plan(options, problem_.cluster);
+    const auto plan = resolve_plan(options, cluster_of(group));
     require_searchable(plan, options.pipeline.warm_up);
+    problem_.cluster = searched_cluster(plan, group, asked.cluster);
+    has_servers_ = servers_of(plan) > 0;
     problem_.global_batch =
         static_cast<double>(global_batch(options, plan.mesh.sample_shares()) * plan.micro_batches);
     problem_.memory_bytes = asked.memory_bytes ? asked.memory_bytes : available_;
@@ -258,7 +264,10 @@ class PlanFinder {
     const bool needs_even = configured_.trainer.sync_batchnorm || configured_.swa.swa_lrs > 0;
     const bool has_files = !targets_.optimizer.empty();
     const auto weights = problem.weights;
-    problem.allows = [=](const StepSettings& settings, bool is_uneven) {
+    const auto can_sum =
+        profiles_for_sums(problem, Placement::of(configured_, group_).device.type(), has_servers_);
+    problem.allows = [=, has_servers = has_servers_](const StepSettings& settings, bool is_uneven) {
+      if (settings.sums ? !can_sum[settings.profile] : has_servers) return false;
       if (settings.offloads_optimizer && !has_files) return false;
       if (is_uneven && needs_even) return false;
       // A tied parameter could not be sharded over different numbers of replicas.
@@ -313,6 +322,7 @@ class PlanFinder {
   const OffloadTargets targets_;
   const std::optional<double> available_;  // bytes of a rank
   plan::StepProblem problem_;
+  bool has_servers_ = false;  // were launched beside the ranks
   bool has_parts_ = false;
   std::string too_large_;  // the last profile that could not be measured
 };

@@ -23,6 +23,9 @@ struct AutomaticPlanOptions {
   std::optional<double> memory_bytes = {};
   // Whether plans with a tensor axis are considered.
   bool cuts_layers = true;
+  // The hosts, devices and links of the ranks, and spare hosts for summation servers. Nothing: as
+  // measured; those of launched servers are spare.
+  std::optional<layout::Cluster> cluster = {};
   // ProfileOptions::block_by_block, also where the whole model fits.
   bool block_by_block = false;
 };
@@ -44,6 +47,7 @@ struct AutomaticPlan {
 // searches for the fastest plan, or the simplest one that is at most 3 % slower, of the optimizer
 // step that `options` describe on the ranks of the group: the same samples in a step, and the same
 // optimizer. Considers only plans that the trainer can run on all ranks (require_runnable()). If
+// servers were launched beside the ranks, only plans with summation servers are considered. If
 // no plan without a cut fits with the configured precision, the search also considers the lower
 // precisions that the device supports, unless `asked` names precisions, and offload. A model of
 // which no step fits in a rank's memory is measured block by block, and then without offload.
@@ -54,8 +58,9 @@ struct AutomaticPlan {
 //
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,
-// steps without an exchange of gradients, and compressed gradients; for an unknown precision; and
-// if a block, which must be measured, does not fit in the memory of a rank.
+// steps without an exchange of gradients, and compressed gradients; for an unknown precision; for a
+// cluster of other ranks or servers than those of the run; and if a block, which must be measured,
+// does not fit in the memory of a rank.
 AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& dataset,
                         const comm::Group& group, const AutomaticPlanOptions& asked = {});
 

@@ -30,6 +30,7 @@ std::string savers(const plan::StepModel& model, const StepPlan& plan) {
   if (plan.settings.zero_stage > 0) text += fmt::format(", ZeRO {}", plan.settings.zero_stage);
   if (plan.settings.offloads_activations) text += ", activations offloaded";
   if (plan.settings.offloads_optimizer) text += ", optimizer offloaded";
+  if (plan.settings.sums) text += ", summation servers";
   return text;
 }
 
@@ -99,6 +100,12 @@ std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
   line("savers", whole ? fmt::format("without a cut it fits: {} a step with {}",
                                      time_text(whole->seconds), savers(automatic.model, *whole))
                        : "nothing fits without a cut");
+  const auto* sums = fastest_of(automatic, [](const StepPlan& one) { return one.settings.sums; });
+  if (sums) {
+    line("servers",
+         fmt::format("{} a step at least with {} on spare hosts, which sum gradients",
+                     time_text(sums->seconds), automatic.model.problem().cluster.spares.size()));
+  }
   const auto* cut = fastest_of(automatic, [](const StepPlan& one) {
     return one.settings.family != StepFamily::one_stage && one.settings.tensor.ranks == 1;
   });
