@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
+#include <functional>
+#include <string>
+
 #include "tests/support/errors.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
@@ -81,6 +85,24 @@ TEST(ActivationOffload, MemoryThatIsUsedAgainIsNoTensorOfBefore) {
   const auto two = offload.pack(at::from_blob(memory.data(), {kOffloadedElements}));
   EXPECT_EQ(one()[0].item<float>(), 1);
   EXPECT_EQ(two()[0].item<float>(), 2);
+}
+
+// As in a pipeline without flushes, something is live all the time.
+TEST(ActivationOffload, UsesFilesAgainWhileOthersAreLive) {
+  const TemporaryFolder folder;
+  ActivationOffload offload(folder.path());
+  std::function<at::Tensor()> before;
+  for (int i = 0; i < 40; ++i) {
+    const auto now = offload.pack(at::full({int64_t{1} << 22}, i, at::kFloat));  // 16 MiB
+    if (before) EXPECT_EQ(before()[0].item<float>(), static_cast<float>(i - 1));
+    before = now;
+  }
+  std::ifstream maps("/proc/self/maps");
+  int files = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(folder.path().string()) != std::string::npos) ++files;
+  }
+  EXPECT_EQ(files, 2) << "of 64 MiB each";
 }
 
 TEST(ActivationOffload, LeavesAloneWhatIsSmallOrAParameterOrHasGaps) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 
 namespace troika::compat {
@@ -77,16 +78,24 @@ SavedTensorGuard::~SavedTensorGuard() {
   hooks_of_thread().pop_back();
 }
 
+namespace {
+
+NodePointer accumulator_of(const at::Tensor& tensor) {
+  const bool has_one = tensor.defined() && tensor.requires_grad() && tensor.is_leaf();
+  return has_one ? torch::autograd::impl::grad_accumulator(tensor) : nullptr;
+}
+
+}  // namespace
+
 struct SavedTensor::Saved {
   // A leaf that goes through hooks only refers to this, as it expects the graph to keep it.
-  std::shared_ptr<torch::autograd::Node> accumulator;
+  NodePointer accumulator;
   torch::autograd::SavedVariable variable;
 };
 
 SavedTensor::SavedTensor(const at::Tensor& tensor)
-    : saved_(std::make_unique<Saved>(
-          Saved{tensor.is_leaf() ? torch::autograd::impl::grad_accumulator(tensor) : nullptr,
-                {tensor, /*is_output=*/false}})) {}
+    : saved_(
+          std::make_unique<Saved>(Saved{accumulator_of(tensor), {tensor, /*is_output=*/false}})) {}
 
 SavedTensor::~SavedTensor() = default;
 

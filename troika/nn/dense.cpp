@@ -129,12 +129,12 @@ class DenseBackward : public torch::autograd::Node {
 // Hands its gradient on to several nodes.
 class Fork : public torch::autograd::Node {
  public:
-  // Starts to make `remade` before these nodes run.
+  // Starts to make `remade` before these nodes run, if the second one does in this pass.
   Fork(torch::autograd::edge_list&& edges, std::shared_ptr<RemadeInput> remade)
       : Node(std::move(edges)), remade_(std::move(remade)) {}
 
   variable_list apply(variable_list&& gradients) override {
-    if (remade_) remade_->start();
+    if (remade_ && task_should_compute_output(1)) remade_->start();
     return variable_list(num_outputs(), gradients[0]);
   }
   void release_variables() override { remade_.reset(); }

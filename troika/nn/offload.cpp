@@ -29,6 +29,7 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr size_t kPage = 4096;
+constexpr size_t kLeastSwept = 64;
 
 bool stays(const at::Tensor& tensor, bool hosts_leave) {
   return tensor.is_cpu() != hosts_leave || !may_be_offloaded(tensor) ||
@@ -54,50 +55,56 @@ WrapperGuard offload(Model& model, std::shared_ptr<compat::SavedTensorHooks> to)
   return {model, std::make_shared<Offload>(std::move(to))};
 }
 
-// Chunks of files, filled one after the other and reused once nothing in them is live.
+// Chunks of files, filled one after the other. Each is used again once nothing in it is live.
 class ActivationOffload::Arena {
  public:
   explicit Arena(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   struct Place {
+    size_t chunk;
     const MappedFile* file;
     char* data;
   };
 
   Place take(size_t bytes) {
     const size_t whole = (bytes + kPage - 1) / kPage * kPage;
-    while (chunk_ < chunks_.size() && used_ + whole > chunks_[chunk_]->size()) next_chunk();
-    if (chunk_ == chunks_.size()) {
-      chunks_.push_back(std::make_unique<MappedFile>(folder_, std::max(whole, kChunkBytes)));
-    }
-    const MappedFile& file = *chunks_[chunk_];
-    const Place place{&file, file.data() + used_};
-    used_ += whole;
-    ++slots_;
+    if (chunks_.empty() || !chunks_[current_].has_room(whole)) current_ = chunk_with(whole);
+    auto& chunk = chunks_[current_];
+    const Place place{current_, chunk.file.get(), chunk.file->data() + chunk.used};
+    chunk.used += whole;
+    ++chunk.slots;
     live_ += static_cast<int64_t>(bytes);
     return place;
   }
 
-  void give_back(size_t bytes) {
+  void give_back(const Place& place, size_t bytes) {
     live_ -= static_cast<int64_t>(bytes);
-    if (--slots_ > 0) return;
-    chunk_ = 0;
-    used_ = 0;
+    auto& chunk = chunks_[place.chunk];
+    if (--chunk.slots == 0) chunk.used = 0;
   }
 
   int64_t live() const { return live_; }
 
  private:
-  void next_chunk() {
-    ++chunk_;
-    used_ = 0;
+  struct Chunk {
+    std::unique_ptr<MappedFile> file;
+    size_t used = 0;
+    int slots = 0;  // live
+
+    bool has_room(size_t bytes) const { return used + bytes <= file->size(); }
+  };
+
+  size_t chunk_with(size_t bytes) {
+    const auto found = std::ranges::find_if(
+        chunks_, [&](const Chunk& chunk) { return chunk.slots == 0 && chunk.has_room(bytes); });
+    if (found != chunks_.end()) return static_cast<size_t>(found - chunks_.begin());
+    chunks_.push_back({std::make_unique<MappedFile>(folder_, std::max(bytes, kChunkBytes))});
+    return chunks_.size() - 1;
   }
 
   const std::filesystem::path folder_;
-  std::vector<std::unique_ptr<MappedFile>> chunks_;
-  size_t chunk_ = 0;  // the chunk being filled
-  size_t used_ = 0;   // bytes used in it
-  int slots_ = 0;
+  std::vector<Chunk> chunks_;
+  size_t current_ = 0;  // the chunk being filled
   int64_t live_ = 0;
 };
 
@@ -116,7 +123,7 @@ struct ActivationOffload::FileSlot {
   ~FileSlot() {
     // Releases the pages that were read back into memory.
     place.file->release(place.data, bytes);
-    arena->give_back(bytes);
+    arena->give_back(place, bytes);
   }
   FileSlot(const FileSlot&) = delete;
   FileSlot& operator=(const FileSlot&) = delete;
@@ -150,7 +157,10 @@ int64_t ActivationOffload::bytes() const {
 }
 
 std::shared_ptr<ActivationOffload::FileSlot> ActivationOffload::slot_for(const at::Tensor& tensor) {
-  if (arena_->live() == 0) known_.clear();
+  if (known_.size() >= 2 * live_known_) {
+    std::erase_if(known_, [](const auto& entry) { return entry.second.slot.expired(); });
+    live_known_ = std::max(known_.size(), kLeastSwept);
+  }
   const auto found = known_.find(tensor.data_ptr());
   if (found != known_.end()) {
     const auto slot = found->second.slot.lock();

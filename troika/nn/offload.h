@@ -37,7 +37,7 @@ bool may_be_offloaded(const at::Tensor& tensor);
 //
 // Without a nn::Model, use a compat::SavedTensorGuard around the forward pass.
 //
-// Files grow as needed, are reused by later forward passes, and are removed at any exit. pack()
+// Files grow as needed, are reused once their tensors are gone, and are removed at any exit. pack()
 // throws Error (room `base`) if the disk is full. For forward and backward passes of one thread.
 class ActivationOffload : public compat::SavedTensorHooks {
  public:
@@ -59,6 +59,7 @@ class ActivationOffload : public compat::SavedTensorHooks {
   std::shared_ptr<Arena> arena_;
   // Keyed by the saved tensor's memory, so that memory saved by two operators is written once.
   std::map<const void*, Known> known_;
+  size_t live_known_ = 0;  // after the last removal of those that are gone
   std::weak_ptr<FileSlot> last_;
 };
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "troika/compat/autocast.h"
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 
@@ -122,26 +123,41 @@ class GatheredAgain : public nn::RemadeInput {
   GatheredAgain(const at::Tensor& own, comm::Group axis)
       : own_(own, /*is_output=*/false), axis_(std::move(axis)) {}
 
+  // Returns a function that makes this object while `x` exists, in the type in which layers
+  // compute.
+  static std::function<std::shared_ptr<nn::RemadeInput>()> of(const at::Tensor& x,
+                                                              const comm::Group& axis) {
+    return [weak = c10::weak_intrusive_ptr<at::TensorImpl>(x.getIntrusivePtr()),
+            axis]() -> std::shared_ptr<nn::RemadeInput> {
+      const auto alive = weak.lock();
+      if (!alive) return nullptr;
+      const at::Tensor own(alive);
+      const auto type = compat::compute_type(own);
+      const bool casts = own.scalar_type() != type;
+      return std::make_shared<GatheredAgain>(casts ? own.detach().to(type) : own, axis);
+    };
+  }
+
   void add_user() override { ++users_; }
   void start() override {
-    if (running_) return;
+    if (running_ || all_.defined()) return;
+    const at::Tensor own = own_.unpack();  // may recompute
     const at::AutoDispatchBelowADInplaceOrView no_graph;
-    running_ = gather_own_tokens(own_.unpack(), axis_, /*async_op=*/true);
+    running_ = gather_own_tokens(own, axis_, /*async_op=*/true);
   }
   at::Tensor take() override {
     start();
-    const at::AutoDispatchBelowADInplaceOrView no_graph;
-    if (!all_.defined()) all_ = running_->finish();
-    at::Tensor all = all_;
-    if (++takes_ < users_) return all;
+    if (!all_.defined()) {
+      const at::AutoDispatchBelowADInplaceOrView no_graph;
+      all_ = std::exchange(running_, {})->finish();
+    }
+    if (++takes_ < users_) return all_;
     takes_ = 0;
-    running_.reset();
-    all_.reset();
-    return all;
+    return std::exchange(all_, {});
   }
 
  private:
-  torch::autograd::SavedVariable own_;
+  const torch::autograd::SavedVariable own_;
   const comm::Group axis_;
   int users_ = 0, takes_ = 0;
   std::optional<RunningGather> running_;
@@ -153,16 +169,20 @@ class GatheredAgain : public nn::RemadeInput {
 class SumStart : public torch::autograd::Node {
  public:
   using Start = std::function<RunningSum(const at::Tensor&)>;
+  using Remake = std::function<std::shared_ptr<nn::RemadeInput>()>;
 
-  // `input`: that of layers behind this node, if they need not keep it.
-  SumStart(Start start, std::shared_ptr<std::optional<RunningSum>> running,
-           std::shared_ptr<nn::RemadeInput> input, torch::autograd::edge_list&& edges)
+  // `remake` returns the input of layers behind this node, or null; null: they keep it.
+  SumStart(Start start, std::shared_ptr<std::optional<RunningSum>> running, Remake remake,
+           torch::autograd::edge_list&& edges)
       : Node(std::move(edges)),
         start_(std::move(start)),
         running_(std::move(running)),
-        input_(std::move(input)) {}
+        remake_(std::move(remake)) {}
 
-  nn::LateWeights late_weights() const { return {sequence_nr() - 1, input_}; }
+  nn::LateWeights late_weights() {
+    if (!input_ && remake_) input_ = remake_();
+    return {sequence_nr() - 1, input_};
+  }
 
   variable_list apply(variable_list&& gradients) override {
     compat::refuse_create_graph("a collective over the tensor axis");
@@ -176,13 +196,13 @@ class SumStart : public torch::autograd::Node {
  private:
   const Start start_;
   const std::shared_ptr<std::optional<RunningSum>> running_;
+  const Remake remake_;
   std::shared_ptr<nn::RemadeInput> input_;
 };
 
-// Returns forward(x), whose gradient is the sum that start(gradient) starts. Calls `remade`, if it
-// is not null and the result has a graph.
+// Returns forward(x), whose gradient is the sum that start(gradient) starts.
 at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumStart::Start start,
-                            const std::function<std::shared_ptr<nn::RemadeInput>()>& remade) {
+                            SumStart::Remake remake) {
   const auto running = std::make_shared<std::optional<RunningSum>>();
   const at::Tensor entering = with_gradient(
       x, [](const at::Tensor& input) { return at::alias(input); },
@@ -197,9 +217,9 @@ at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumSta
   }();
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return result;
   at::sequence_number::get_and_increment();  // of SumStart::late_weights()
-  compat::set_history(
-      result, compat::make_node<SumStart>(std::move(start), running, remade ? remade() : nullptr,
-                                          torch::autograd::collect_next_edges(entering)));
+  compat::set_history(result,
+                      compat::make_node<SumStart>(std::move(start), running, std::move(remake),
+                                                  torch::autograd::collect_next_edges(entering)));
   return result;
 }
 
@@ -213,7 +233,7 @@ at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
   return with_running_sum(
       x, [](const at::Tensor& input) { return at::alias(input); },
       [axis](const at::Tensor& gradient) { return summed(gradient, axis, /*async_op=*/true); },
-      /*remade=*/nullptr);
+      /*remake=*/nullptr);
 }
 
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
@@ -248,11 +268,11 @@ at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis) {
       [axis](const at::Tensor& gradient) {
         return tokens_of_sum(gradient, axis, /*async_op=*/true);
       },
-      [&] { return std::make_shared<GatheredAgain>(x, axis); });
+      GatheredAgain::of(x, axis));
 }
 
 std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x) {
-  const auto* const start = dynamic_cast<SumStart*>(x.grad_fn().get());
+  auto* const start = dynamic_cast<SumStart*>(x.grad_fn().get());
   if (!start) return std::nullopt;
   return start->late_weights();
 }
