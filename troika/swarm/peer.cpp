@@ -319,7 +319,8 @@ void Peer<Number>::begin_round(const Match& match) {
   averager_.begin<Number>(
       group_of(match), values, weight,
       {.sender_timeout = times_.rounds.limit(2 * bytes, options_.bandwidth.value_or(HUGE_VAL)),
-       .packing = options_.packing},
+       .packing = options_.packing,
+       .aggregation = options_.aggregation},
       [this, match](const AveragingResult& result) { end_round(match, result); });
 }
 

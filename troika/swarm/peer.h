@@ -28,6 +28,7 @@ struct PeerOptions {
   std::string schema = {};   // digest of the form of the values; peers with another are refused
   int64_t target_batch = 1;  // samples of a step
   net::Packing<Number> packing = {};  // of values in averagings
+  Aggregation aggregation = Aggregation::mean;
 
   Mode mode = Mode::node;
   // Bytes per second of the link, each way, which decide the part that this peer reduces.
