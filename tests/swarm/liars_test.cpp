@@ -16,7 +16,7 @@ constexpr size_t kDimension = 64;
 
 enum class Lie { none, sign_flipped, scaled, constant, colluding, small_bias, heavy };
 
-// What the liars contribute instead of their gradient.
+// Replaces a gradient and its weight by those that a liar contributes.
 void lie(Lie kind, std::vector<double>& gradient, double& weight, Random& random) {
   for (size_t k = 0; k < gradient.size(); ++k) {
     switch (kind) {
@@ -80,7 +80,8 @@ TEST(Liars, DoNotHoldUpARunWithCentredClipping) {
   for (const Lie kind : {Lie::constant, Lie::colluding}) {
     EXPECT_LT(loss_after(kind, Aggregation::centred_clip), .4) << static_cast<int>(kind);
   }
-  for (const Lie kind : {Lie::sign_flipped, Lie::constant, Lie::colluding, Lie::heavy}) {
+  for (const Lie kind :
+       {Lie::sign_flipped, Lie::scaled, Lie::constant, Lie::colluding, Lie::heavy}) {
     EXPECT_FALSE(loss_after(kind, Aggregation::mean) < 32) << static_cast<int>(kind);
   }
 }

@@ -49,14 +49,16 @@ struct Matchmaking::Message {
 };
 
 const char* describe(Refusal refusal) {
-  static constexpr std::array<const char*, 8> texts{"it seeks no group",
-                                                    "it seeks another group",
-                                                    "its vectors have another form",
-                                                    "its place is not before that of the asker",
-                                                    "it has a leader itself, or cannot lead",
-                                                    "its group is full",
-                                                    "it has found a leader itself",
-                                                    "it did not answer in time"};
+  static constexpr std::array<const char*, 9> texts{
+      "it seeks no group",
+      "it does not know the asker as a peer of the run",
+      "it seeks another group",
+      "its vectors have another form",
+      "its place is not before that of the asker",
+      "it has a leader itself, or cannot lead",
+      "its group is full",
+      "it has found a leader itself",
+      "it did not answer in time"};
   return texts[std::min(static_cast<size_t>(refusal), texts.size() - 1)];
 }
 
@@ -152,6 +154,7 @@ void Matchmaking::take(const std::string& peer, const std::string& text) {
 
 std::optional<Refusal> Matchmaking::fault_of(const std::string& peer, const Message& join) const {
   if (!done_) return Refusal::not_seeking;
+  if (search_.admits && !search_.admits(peer)) return Refusal::not_admitted;
   if (join.key != search_.key) return Refusal::bad_group_key;
   if (join.schema != search_.schema) return Refusal::bad_schema;
   if (search_.is_client || is_accepted_) return Refusal::not_a_leader;

@@ -30,6 +30,10 @@ struct PeerOptions {
   net::Packing<Number> packing = {};  // of values in averagings
   Aggregation aggregation = Aggregation::mean;
 
+  // The name of the authority whose tokens all peers must have (token.h); empty: there is none.
+  std::string authority = {};
+  std::string token = {};  // of this peer
+
   Mode mode = Mode::node;
   // Bytes per second of the link, each way, which decide the part that this peer reduces.
   std::optional<double> bandwidth = {};
@@ -112,6 +116,12 @@ class Peer {
   // `averaged` or `load` is called. Throws Error(swarm, usage) for no values or a wrong weight.
   void contribute(int64_t epoch, Values values, double weight);
 
+  // Replaces the token.
+  void use_token(const std::string& token) {
+    directory_.use_token(token);
+    tracker_.announce();
+  }
+
   int64_t epoch() const { return tracker_.epoch(); }
   const std::string& history() const { return tracker_.history(); }
   bool is_downloading() const { return states_.is_downloading(); }
@@ -134,6 +144,7 @@ class Peer {
   void tick();
   Lead lead() const;
   std::set<std::string> expected() const;
+  bool is_known(const std::string& peer) const;
   void check_state();
   void check_due();
   void download(const StateVersion& version);
