@@ -111,6 +111,16 @@ TEST(Matchmaking, LedPeersAreHandedToAnEarlierLeader) {
   for (size_t i = 0; i < 4; ++i) EXPECT_THAT(peers.group_of(i), ElementsAre(0, 1, 2, 3));
 }
 
+TEST(Matchmaking, AStoppedSearchIsInNoGroup) {
+  Seekers peers(3);
+  for (size_t i = 0; i < 3; ++i) peers.seek(i, 1 + static_cast<double>(i));
+  pass(peers.network, .5);
+  peers.matchmakings[1]->stop();
+  pass(peers.network, 2);
+  EXPECT_THAT(peers.group_of(0), ElementsAre(0, 2));
+  EXPECT_FALSE(peers.matches.contains(1));
+}
+
 // A peer that asks by itself, against the order.
 TEST(Matchmaking, RefusalsHaveTypes) {
   Seekers peers(3);

@@ -92,24 +92,29 @@ void Matchmaking::take_change(const net::PeerChange& change) {
 
 void Matchmaking::seek(Search search, Done done) {
   stop();
+  const auto left = search.deadline - directory_.now();
+  directory_.publish(kSeeking, {}, 0,
+                     std::max(WallTime(0), left) + std::chrono::duration_cast<WallTime>(kPatience),
+                     text_of(SeekingBody{search.key, search.deadline.count(), search.is_client}));
+  // The directory calls reconsider(), which does nothing before this.
   search_ = std::move(search);
   done_ = std::move(done);
-  const auto left = search_.deadline - directory_.now();
-  directory_.publish(
-      kSeeking, {}, 0,
-      std::max(WallTime(0), left) + std::chrono::duration_cast<WallTime>(kPatience),
-      text_of(SeekingBody{search_.key, search_.deadline.count(), search_.is_client}));
   endpoint_.after(net::Duration(0), alive_.guard([this] { reconsider(); }));
 }
 
 void Matchmaking::stop() {
-  if (!done_) return;
+  if (done_) finish();
+}
+
+// Ends the search, and returns the function that is to be called at its end.
+Matchmaking::Done Matchmaking::finish() {
+  auto done = std::exchange(done_, nullptr);
   leave_leader();
   disband({});
-  directory_.publish(kSeeking, {}, 0, {}, {});
-  done_ = nullptr;
   avoided_.clear();
   suggested_.clear();
+  directory_.publish(kSeeking, {}, 0, {}, {});
+  return done;
 }
 
 void Matchmaking::reconsider() {
@@ -306,13 +311,7 @@ void Matchmaking::leave_leader() {
 }
 
 void Matchmaking::end(const std::optional<Match>& match) {
-  const auto done = std::exchange(done_, nullptr);
-  leave_leader();
-  disband({});
-  avoided_.clear();
-  suggested_.clear();
-  directory_.publish(kSeeking, {}, 0, {}, {});
-  done(match);
+  finish()(match);
 }
 
 void Matchmaking::send(const std::string& peer, const Message& message,

@@ -113,6 +113,7 @@ class Matchmaking {
   void tick();
   void disband(const std::string& leader);
   void leave_leader();
+  Done finish();
   void end(const std::optional<Match>& match);
   void send(const std::string& peer, const Message& message, net::Completion completion = {});
 

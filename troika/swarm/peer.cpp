@@ -91,6 +91,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
 
 template <typename Number>
 Peer<Number>::~Peer() {
+  directory_.watch({});
   endpoint_.listen_to_peers({});
 }
 
