@@ -90,7 +90,7 @@ TEST(Matchmaking, ClientsDoNotLead) {
 TEST(Matchmaking, TheNextOneLeadsIfTheLeaderIsLost) {
   for (const bool is_silent : {false, true}) {
     Seekers peers(4);
-    for (size_t i = 0; i < 4; ++i) peers.seek(i, 3 + static_cast<double>(i));
+    for (size_t i = 0; i < 4; ++i) peers.seek(i, 2 + 2 * static_cast<double>(i));
     pass(peers.network, 1);
     if (is_silent) {
       peers.network.stop(peers.name(0));
@@ -100,6 +100,21 @@ TEST(Matchmaking, TheNextOneLeadsIfTheLeaderIsLost) {
     pass(peers.network, 8);
     for (size_t i = 1; i < 4; ++i) EXPECT_THAT(peers.group_of(i), ElementsAre(1, 2, 3));
   }
+}
+
+TEST(Matchmaking, ALostLeaderIsReplacedAtOnce) {
+  Seekers peers(4);
+  const std::set<std::string> rest{peers.name(1), peers.name(2), peers.name(3)};
+  for (size_t i = 0; i < 4; ++i) {
+    peers.seek(i, 20 + static_cast<double>(i), {.least_size = 3, .expected = [&] { return rest; }});
+    if (i == 0) pass(peers.network, .01);
+    if (i == 1) {
+      pass(peers.network, .01);
+      peers.kill(0);
+    }
+  }
+  pass(peers.network, 1);
+  for (size_t i = 1; i < 4; ++i) EXPECT_THAT(peers.group_of(i), ElementsAre(1, 2, 3));
 }
 
 TEST(Matchmaking, LedPeersAreHandedToAnEarlierLeader) {

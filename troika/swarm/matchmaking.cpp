@@ -15,7 +15,7 @@ constexpr net::Duration kTick = std::chrono::milliseconds(50);
 // How long a peer that refused, or that did not answer, is not asked again.
 constexpr net::Duration kAfterRefusal = std::chrono::milliseconds(500);
 constexpr net::Duration kAfterSilence = std::chrono::seconds(5);
-constexpr net::Duration kLeastAnswer = std::chrono::milliseconds(200);
+constexpr net::Duration kLeastAnswer = std::chrono::seconds(1);
 constexpr net::Duration kMostAnswer = std::chrono::seconds(3);
 // For a leader to begin.
 constexpr WallTime kLongestWait = std::chrono::minutes(1);

@@ -17,7 +17,7 @@ namespace {
 constexpr net::Duration kPeerTick = std::chrono::milliseconds(50);
 // How long a peer waits for the records of others before it gives its state up for theirs.
 constexpr net::Duration kSettling = std::chrono::seconds(1);
-constexpr net::Duration kLeastWait = std::chrono::seconds(1);
+constexpr net::Duration kLeastWait = std::chrono::seconds(2);
 
 // A member tells this to the others of its group.
 struct Gathered {

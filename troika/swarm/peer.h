@@ -43,11 +43,11 @@ struct PeerOptions {
   StateVersion version = {};
   // Before its first step, a peer looks for others for so long.
   net::Duration discovery_time = std::chrono::seconds(3);
-  // A group waits for peers at most so long. Measured times make it shorter, to a second.
+  // A group waits for peers at most so long. Measured times make it shorter, to 2 s.
   net::Duration matchmaking_time = std::chrono::seconds(5);
   // A peer that found no group for so long makes the step alone.
   net::Duration averaging_time = std::chrono::seconds(60);
-  // AveragingOptions; measured times make it shorter, to a second.
+  // AveragingOptions; measured times make it shorter, to 2 s.
   net::Duration sender_timeout = std::chrono::seconds(30);
   net::Duration download_time = std::chrono::seconds(600);  // of a state, at most
   uint64_t seed = 0;                                        // for the choice among equal donors
