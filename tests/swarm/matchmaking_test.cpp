@@ -90,7 +90,7 @@ TEST(Matchmaking, ClientsDoNotLead) {
 TEST(Matchmaking, TheNextOneLeadsIfTheLeaderIsLost) {
   for (const bool is_silent : {false, true}) {
     Seekers peers(4);
-    for (size_t i = 0; i < 4; ++i) peers.seek(i, 3 + static_cast<double>(i));
+    for (size_t i = 0; i < 4; ++i) peers.seek(i, 2 + 2 * static_cast<double>(i));
     pass(peers.network, 1);
     if (is_silent) {
       peers.network.stop(peers.name(0));
@@ -102,6 +102,21 @@ TEST(Matchmaking, TheNextOneLeadsIfTheLeaderIsLost) {
   }
 }
 
+TEST(Matchmaking, ALostLeaderIsReplacedAtOnce) {
+  Seekers peers(4);
+  const std::set<std::string> rest{peers.name(1), peers.name(2), peers.name(3)};
+  for (size_t i = 0; i < 4; ++i) {
+    peers.seek(i, 20 + static_cast<double>(i), {.least_size = 3, .expected = [&] { return rest; }});
+    if (i == 0) pass(peers.network, .01);
+    if (i == 1) {
+      pass(peers.network, .01);
+      peers.kill(0);
+    }
+  }
+  pass(peers.network, 1);
+  for (size_t i = 1; i < 4; ++i) EXPECT_THAT(peers.group_of(i), ElementsAre(1, 2, 3));
+}
+
 TEST(Matchmaking, LedPeersAreHandedToAnEarlierLeader) {
   Seekers peers(4);
   for (size_t i = 1; i < 4; ++i) peers.seek(i, 2 + static_cast<double>(i));
@@ -109,6 +124,16 @@ TEST(Matchmaking, LedPeersAreHandedToAnEarlierLeader) {
   peers.seek(0, 1);
   pass(peers.network, 1.2);
   for (size_t i = 0; i < 4; ++i) EXPECT_THAT(peers.group_of(i), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Matchmaking, AStoppedSearchIsInNoGroup) {
+  Seekers peers(3);
+  for (size_t i = 0; i < 3; ++i) peers.seek(i, 1 + static_cast<double>(i));
+  pass(peers.network, .5);
+  peers.matchmakings[1]->stop();
+  pass(peers.network, 2);
+  EXPECT_THAT(peers.group_of(0), ElementsAre(0, 2));
+  EXPECT_FALSE(peers.matches.contains(1));
 }
 
 // A peer that asks by itself, against the order.

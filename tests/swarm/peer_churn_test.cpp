@@ -39,7 +39,7 @@ void expect_averages_of_sets(Trainers& run, const SwarmStep& step,
 }
 
 ChurnResult churn(uint64_t seed, double duration) {
-  Trainers run(seed);
+  Trainers run(seed, 64, {.bytes_per_second = 50e3});
   ChurnResult result;
   net::Duration last{};
   run.checked = [&](size_t, const SwarmStep& step, const std::vector<double>& values) {

@@ -144,6 +144,35 @@ TEST(Peers, HalvesThatWereApartBecomeOneRun) {
   }
 }
 
+TEST(Peers, AnotherHistoryOfTheSameEpochIsGivenUp) {
+  Trainers run(8, 1000);
+  for (size_t i = 0; i < 3; ++i) run.add(8);
+  auto& odd = run.add(8, {.version = {.history = "another"}});
+  odd.weights[0] = 1;
+  pass(run.network, 5);
+  EXPECT_EQ(odd.loads, 1);
+  EXPECT_EQ(odd.weights, run.all[0]->weights);
+  EXPECT_EQ(odd.peer->history(), run.all[0]->peer->history());
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(run.all[i]->loads, 0);
+}
+
+// Over slow links, averages end at different times, and the next batch may be complete before.
+TEST(Peers, NoneRunsAheadAlone) {
+  Trainers run(9, 2,
+               {.least_latency = std::chrono::milliseconds(20),
+                .most_latency = std::chrono::milliseconds(300)});
+  for (size_t i = 0; i < 4; ++i) run.add(8);
+  pass(run.network, 2);
+  run.checked = [&](size_t, const SwarmStep& step, const std::vector<double>&) {
+    EXPECT_THAT(step.members, SizeIs(4)) << step.epoch;
+  };
+  pass(run.network, 40);
+  for (const auto& trainer : run.all) {
+    EXPECT_EQ(trainer->loads, 0);
+    EXPECT_GT(trainer->steps, 15);
+  }
+}
+
 // A donor whose link is busy with a state for a long time trains on.
 TEST(Peers, ADownloadHoldsUpNoAveraging) {
   Trainers run(7, 8);

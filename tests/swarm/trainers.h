@@ -37,8 +37,8 @@ struct Trainer {
 
 class Trainers {
  public:
-  explicit Trainers(uint64_t seed, int64_t target_batch = 64)
-      : network(seed), random(seed), target_batch_(target_batch) {}
+  explicit Trainers(uint64_t seed, int64_t target_batch = 64, test::SimulatedLinks links = {})
+      : network(seed, links), random(seed), target_batch_(target_batch) {}
   ~Trainers() { all.clear(); }
   Trainers(const Trainers&) = delete;
   Trainers& operator=(const Trainers&) = delete;

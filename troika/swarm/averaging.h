@@ -37,7 +37,13 @@ struct AveragingGroup {
   std::vector<Member> members;  // in the order of sums
 };
 
-// How an averaging treats its numbers.
+// How a reducer combines the contributions to a chunk.
+enum class Aggregation : uint8_t {
+  mean,          // sum w x / sum w
+  centred_clip,  // centred_clip.h: for swarms in which some peers may lie
+};
+
+// How an averaging treats its numbers. The same on all members.
 template <typename Number>
 struct AveragingOptions {
   // A contributor is lost for a reducer if nothing came from it for this time, while the reducer
@@ -45,6 +51,7 @@ struct AveragingOptions {
   net::Duration sender_timeout = std::chrono::seconds(30);
   // How the numbers travel; without functions: as they are.
   net::Packing<Number> packing = {};
+  Aggregation aggregation = Aggregation::mean;
 };
 
 struct AveragingResult {

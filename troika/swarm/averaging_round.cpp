@@ -73,7 +73,7 @@ void TypedRound<Number>::begin_reducing(size_t first) {
     if (is_contributor(group_.members[i].mode)) contributors.push_back(i);
   }
   reducer_ = std::make_unique<PartReducer<Number>>(
-      chunks, contributors,
+      chunks, contributors, options_.aggregation,
       [this](const Chunk& chunk, const std::vector<Number>* average, double weight,
              const auto& contributions) { send_reduced(chunk, average, weight, contributions); });
   for (const size_t i : contributors) {

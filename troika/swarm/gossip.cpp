@@ -66,7 +66,8 @@ void GossipDirectory::publish(const std::string& kind, const std::string& sub_ke
                 .sub_key = sub_key,
                 .epoch = epoch,
                 .created = now(),
-                .body = body};
+                .body = body,
+                .token = token_};
   record.expiry = record.created + lifetime;
   if (const auto held = held_.find(record.key()); held != held_.end()) {
     const auto& before = held->second.record.record();

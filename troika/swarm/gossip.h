@@ -38,6 +38,8 @@ class GossipDirectory : public Directory {
   GossipDirectory(const GossipDirectory&) = delete;
   GossipDirectory& operator=(const GossipDirectory&) = delete;
 
+  // Puts this token into the records that are published from now on.
+  void use_token(std::string token) { token_ = std::move(token); }
   // To be called for each change that the endpoint's listener gets.
   void take_change(const net::PeerChange& change);
 
@@ -83,6 +85,7 @@ class GossipDirectory : public Directory {
   std::map<std::string, Author> authors_;
   std::set<std::string> neighbours_;
   std::set<RecordKey> waiting_;  // to be passed on
+  std::string token_;
   Alive alive_;
 };
 

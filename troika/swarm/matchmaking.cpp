@@ -15,7 +15,7 @@ constexpr net::Duration kTick = std::chrono::milliseconds(50);
 // How long a peer that refused, or that did not answer, is not asked again.
 constexpr net::Duration kAfterRefusal = std::chrono::milliseconds(500);
 constexpr net::Duration kAfterSilence = std::chrono::seconds(5);
-constexpr net::Duration kLeastAnswer = std::chrono::milliseconds(200);
+constexpr net::Duration kLeastAnswer = std::chrono::seconds(1);
 constexpr net::Duration kMostAnswer = std::chrono::seconds(3);
 // For a leader to begin.
 constexpr WallTime kLongestWait = std::chrono::minutes(1);
@@ -49,14 +49,16 @@ struct Matchmaking::Message {
 };
 
 const char* describe(Refusal refusal) {
-  static constexpr std::array<const char*, 8> texts{"it seeks no group",
-                                                    "it seeks another group",
-                                                    "its vectors have another form",
-                                                    "its place is not before that of the asker",
-                                                    "it has a leader itself, or cannot lead",
-                                                    "its group is full",
-                                                    "it has found a leader itself",
-                                                    "it did not answer in time"};
+  static constexpr std::array<const char*, 9> texts{
+      "it seeks no group",
+      "it does not know the asker as a peer of the run",
+      "it seeks another group",
+      "its vectors have another form",
+      "its place is not before that of the asker",
+      "it has a leader itself, or cannot lead",
+      "its group is full",
+      "it has found a leader itself",
+      "it did not answer in time"};
   return texts[std::min(static_cast<size_t>(refusal), texts.size() - 1)];
 }
 
@@ -90,24 +92,29 @@ void Matchmaking::take_change(const net::PeerChange& change) {
 
 void Matchmaking::seek(Search search, Done done) {
   stop();
+  const auto left = search.deadline - directory_.now();
+  directory_.publish(kSeeking, {}, 0,
+                     std::max(WallTime(0), left) + std::chrono::duration_cast<WallTime>(kPatience),
+                     text_of(SeekingBody{search.key, search.deadline.count(), search.is_client}));
+  // The directory calls reconsider(), which does nothing before this.
   search_ = std::move(search);
   done_ = std::move(done);
-  const auto left = search_.deadline - directory_.now();
-  directory_.publish(
-      kSeeking, {}, 0,
-      std::max(WallTime(0), left) + std::chrono::duration_cast<WallTime>(kPatience),
-      text_of(SeekingBody{search_.key, search_.deadline.count(), search_.is_client}));
   endpoint_.after(net::Duration(0), alive_.guard([this] { reconsider(); }));
 }
 
 void Matchmaking::stop() {
-  if (!done_) return;
+  if (done_) finish();
+}
+
+// Ends the search, and returns the function that is to be called at its end.
+Matchmaking::Done Matchmaking::finish() {
+  auto done = std::exchange(done_, nullptr);
   leave_leader();
   disband({});
-  directory_.publish(kSeeking, {}, 0, {}, {});
-  done_ = nullptr;
   avoided_.clear();
   suggested_.clear();
+  directory_.publish(kSeeking, {}, 0, {}, {});
+  return done;
 }
 
 void Matchmaking::reconsider() {
@@ -152,6 +159,7 @@ void Matchmaking::take(const std::string& peer, const std::string& text) {
 
 std::optional<Refusal> Matchmaking::fault_of(const std::string& peer, const Message& join) const {
   if (!done_) return Refusal::not_seeking;
+  if (search_.admits && !search_.admits(peer)) return Refusal::not_admitted;
   if (join.key != search_.key) return Refusal::bad_group_key;
   if (join.schema != search_.schema) return Refusal::bad_schema;
   if (search_.is_client || is_accepted_) return Refusal::not_a_leader;
@@ -303,13 +311,7 @@ void Matchmaking::leave_leader() {
 }
 
 void Matchmaking::end(const std::optional<Match>& match) {
-  const auto done = std::exchange(done_, nullptr);
-  leave_leader();
-  disband({});
-  avoided_.clear();
-  suggested_.clear();
-  directory_.publish(kSeeking, {}, 0, {}, {});
-  done(match);
+  finish()(match);
 }
 
 void Matchmaking::send(const std::string& peer, const Message& message,

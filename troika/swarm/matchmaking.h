@@ -29,6 +29,7 @@ using SeekingPlace = std::pair<WallTime, std::string>;  // deadline, name
 // Why a peer does not lead another one.
 enum class Refusal : uint8_t {
   not_seeking,    // it seeks no group
+  not_admitted,   // it does not know the asker as a peer of the run
   bad_group_key,  // it seeks another group
   bad_schema,     // its vectors have another form
   bad_place,      // its place is not before that of the asker
@@ -51,6 +52,8 @@ struct Search {
   // The peers that this one knows to look for a group of the key, now or soon. A leader begins
   // when it has all of them. Empty: it waits for the deadline.
   std::function<std::set<std::string>()> expected = {};
+  // Whether this peer leads another one. Empty: any.
+  std::function<bool(const std::string& peer)> admits = {};
 };
 
 struct Match {
@@ -110,6 +113,7 @@ class Matchmaking {
   void tick();
   void disband(const std::string& leader);
   void leave_leader();
+  Done finish();
   void end(const std::optional<Match>& match);
   void send(const std::string& peer, const Message& message, net::Completion completion = {});
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "troika/swarm/centred_clip.h"
+
 namespace troika::swarm {
 
 std::vector<Chunk> chunks_of(size_t first, size_t count, size_t number_bytes) {
@@ -18,8 +20,8 @@ std::vector<Chunk> chunks_of(size_t first, size_t count, size_t number_bytes) {
 
 template <typename Number>
 PartReducer<Number>::PartReducer(std::vector<Chunk> chunks, std::vector<size_t> contributors,
-                                 Reduced reduced)
-    : reduced_(std::move(reduced)) {
+                                 Aggregation aggregation, Reduced reduced)
+    : aggregation_(aggregation), reduced_(std::move(reduced)) {
   for (const auto& chunk : chunks) open_[chunk.first] = {chunk};
   for (const size_t contributor : contributors) weights_[contributor] = -1;
 }
@@ -71,18 +73,39 @@ void PartReducer<Number>::reduce_if_complete(size_t first) {
   if (found->second.contributions.size() < weights_.size()) return;
   const auto open = std::move(open_.extract(found).mapped());
   double weight = 0;
-  std::vector<double> sums(open.chunk.count);
-  for (const auto& [contributor, one] : open.contributions) {
-    weight += one.weight;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      sums[i] += one.weight * static_cast<double>(one.numbers[i]);
-    }
-  }
+  for (const auto& [contributor, one] : open.contributions) weight += one.weight;
   if (weight == 0) return reduced_(open.chunk, nullptr, 0, open.contributions);
-  std::vector<Number> average(sums.size());
-  std::ranges::transform(sums, average.begin(),
-                         [&](double sum) { return static_cast<Number>(sum / weight); });
+  const auto exact = aggregation_ == Aggregation::mean
+                         ? weighted_mean(open.contributions, open.chunk.count)
+                         : clipped_mean(open.contributions);
+  const std::vector<Number> average(exact.begin(), exact.end());
   reduced_(open.chunk, &average, weight, open.contributions);
+}
+
+template <typename Number>
+std::vector<double> PartReducer<Number>::weighted_mean(const Contributions& contributions,
+                                                       size_t count) {
+  double weight = 0;
+  std::vector<double> sums(count);
+  for (const auto& [contributor, one] : contributions) {
+    weight += one.weight;
+    for (size_t i = 0; i < count; ++i) sums[i] += one.weight * static_cast<double>(one.numbers[i]);
+  }
+  for (auto& sum : sums) sum /= weight;
+  return sums;
+}
+
+template <typename Number>
+std::vector<double> PartReducer<Number>::clipped_mean(const Contributions& contributions) {
+  std::vector<std::span<const Number>> vectors;
+  std::vector<double> weights;
+  for (const auto& [contributor, one] : contributions) {
+    // A peer without samples has sent no gradient.
+    if (one.weight == 0) continue;
+    vectors.emplace_back(one.numbers);
+    weights.push_back(one.weight);
+  }
+  return centred_clip<Number>(vectors, weights);
 }
 
 template class PartReducer<float>;

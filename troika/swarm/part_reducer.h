@@ -35,7 +35,8 @@ class PartReducer {
 
   // `reduced` is called once for each chunk, as soon as all contributors that are left have
   // contributed to it. It must not call this object.
-  PartReducer(std::vector<Chunk> chunks, std::vector<size_t> contributors, Reduced reduced);
+  PartReducer(std::vector<Chunk> chunks, std::vector<size_t> contributors, Aggregation aggregation,
+              Reduced reduced);
 
   // Returns what is wrong with a contribution that was not taken.
   std::optional<std::string> add(size_t contributor, const Chunk& chunk, double weight,
@@ -52,8 +53,13 @@ class PartReducer {
     std::map<size_t, Contribution> contributions = {};
   };
 
-  void reduce_if_complete(size_t first);
+  using Contributions = std::map<size_t, Contribution>;
 
+  void reduce_if_complete(size_t first);
+  static std::vector<double> weighted_mean(const Contributions& contributions, size_t count);
+  static std::vector<double> clipped_mean(const Contributions& contributions);
+
+  const Aggregation aggregation_;
   const Reduced reduced_;
   std::map<size_t, double> weights_;  // of contributors that are left; negative: not known
   std::map<size_t, Open> open_;       // by the first number

@@ -17,7 +17,7 @@ namespace {
 constexpr net::Duration kPeerTick = std::chrono::milliseconds(50);
 // How long a peer waits for the records of others before it gives its state up for theirs.
 constexpr net::Duration kSettling = std::chrono::seconds(1);
-constexpr net::Duration kLeastWait = std::chrono::seconds(1);
+constexpr net::Duration kLeastWait = std::chrono::seconds(2);
 
 // A member tells this to the others of its group.
 struct Gathered {
@@ -45,11 +45,11 @@ Gathered gathered_from(const std::string& text) {
   return {};
 }
 
-RecordRules rules_of(const std::string& run,
+RecordRules rules_of(const std::string& run, const std::string& authority,
                      std::map<std::string, std::function<bool(const Record&)>> kinds) {
   kinds[kSeeking] = is_seeking;
   kinds[kProgress] = is_progress;
-  return {.run = run, .kinds = std::move(kinds)};
+  return {.run = run, .authority = authority, .kinds = std::move(kinds)};
 }
 
 }  // namespace
@@ -60,7 +60,8 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
     : endpoint_(endpoint),
       options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      directory_(endpoint, identity, rules_of(options_.run, options_.kinds), std::move(clock)),
+      directory_(endpoint, identity, rules_of(options_.run, options_.authority, options_.kinds),
+                 std::move(clock)),
       // Auxiliary peers have no state either, so they do not define the epoch.
       tracker_(endpoint, directory_,
                {.target_batch = options_.target_batch, .is_client = options_.mode != Mode::node}),
@@ -78,6 +79,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                                     options_.target_batch),
                  .expected = "an endpoint with the name of the identity, and at least 1 sample"});
   }
+  directory_.use_token(options_.token);
   endpoint_.listen_to_peers([this](const net::PeerChange& change) { take_change(change); });
   directory_.watch([this](const Record& record) {
     tracker_.take_change(record);
@@ -89,6 +91,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
 
 template <typename Number>
 Peer<Number>::~Peer() {
+  directory_.watch({});
   endpoint_.listen_to_peers({});
 }
 
@@ -153,6 +156,12 @@ std::set<std::string> Peer<Number>::expected() const {
     if (is_here && (is_equal || is_late)) names.insert(peer.peer);
   }
   return names;
+}
+
+template <typename Number>
+bool Peer<Number>::is_known(const std::string& peer) const {
+  return options_.authority.empty() ||
+         std::ranges::count(tracker_.peers(), peer, &PeerProgress::peer) > 0;
 }
 
 template <typename Number>
@@ -264,7 +273,8 @@ void Peer<Number>::seek() {
                      .deadline = deadline,
                      .is_client = options_.mode == Mode::client,
                      .gathered = gathered(options_.mode),
-                     .expected = [this] { return expected(); }},
+                     .expected = [this] { return expected(); },
+                     .admits = [this](const std::string& peer) { return is_known(peer); }},
                     [this](const std::optional<Match>& match) { take_match(match); });
   if (expected().size() == 1) {
     matchmaking_.stop();
@@ -319,7 +329,8 @@ void Peer<Number>::begin_round(const Match& match) {
   averager_.begin<Number>(
       group_of(match), values, weight,
       {.sender_timeout = times_.rounds.limit(2 * bytes, options_.bandwidth.value_or(HUGE_VAL)),
-       .packing = options_.packing},
+       .packing = options_.packing,
+       .aggregation = options_.aggregation},
       [this, match](const AveragingResult& result) { end_round(match, result); });
 }
 

@@ -28,6 +28,11 @@ struct PeerOptions {
   std::string schema = {};   // digest of the form of the values; peers with another are refused
   int64_t target_batch = 1;  // samples of a step
   net::Packing<Number> packing = {};  // of values in averagings
+  Aggregation aggregation = Aggregation::mean;
+
+  // The name of the authority whose tokens all peers must have (token.h); empty: there is none.
+  std::string authority = {};
+  std::string token = {};  // of this peer
 
   Mode mode = Mode::node;
   // Bytes per second of the link, each way, which decide the part that this peer reduces.
@@ -38,11 +43,11 @@ struct PeerOptions {
   StateVersion version = {};
   // Before its first step, a peer looks for others for so long.
   net::Duration discovery_time = std::chrono::seconds(3);
-  // A group waits for peers at most so long. Measured times make it shorter, to a second.
+  // A group waits for peers at most so long. Measured times make it shorter, to 2 s.
   net::Duration matchmaking_time = std::chrono::seconds(5);
   // A peer that found no group for so long makes the step alone.
   net::Duration averaging_time = std::chrono::seconds(60);
-  // AveragingOptions; measured times make it shorter, to a second.
+  // AveragingOptions; measured times make it shorter, to 2 s.
   net::Duration sender_timeout = std::chrono::seconds(30);
   net::Duration download_time = std::chrono::seconds(600);  // of a state, at most
   uint64_t seed = 0;                                        // for the choice among equal donors
@@ -111,6 +116,12 @@ class Peer {
   // `averaged` or `load` is called. Throws Error(swarm, usage) for no values or a wrong weight.
   void contribute(int64_t epoch, Values values, double weight);
 
+  // Replaces the token.
+  void use_token(const std::string& token) {
+    directory_.use_token(token);
+    tracker_.announce();
+  }
+
   int64_t epoch() const { return tracker_.epoch(); }
   const std::string& history() const { return tracker_.history(); }
   bool is_downloading() const { return states_.is_downloading(); }
@@ -133,6 +144,7 @@ class Peer {
   void tick();
   Lead lead() const;
   std::set<std::string> expected() const;
+  bool is_known(const std::string& peer) const;
   void check_state();
   void check_due();
   void download(const StateVersion& version);

@@ -4,6 +4,7 @@
 
 #include "troika/base/error.h"
 #include "troika/swarm/json_text.h"
+#include "troika/swarm/token.h"
 
 namespace troika::swarm {
 
@@ -11,6 +12,7 @@ namespace {
 
 constexpr size_t kSignature = 128;  // digits
 constexpr size_t kMostName = 64;    // bytes of a kind or sub-key
+constexpr size_t kMostTokenText = 2048;
 
 }  // namespace
 
@@ -27,7 +29,8 @@ SignedRecord::SignedRecord(const Identity& identity, Record record) : record_(st
                       {"epoch", record_.epoch},
                       {"created", record_.created.count()},
                       {"expiry", record_.expiry.count()},
-                      {"body", record_.body}});
+                      {"body", record_.body},
+                      {"token", record_.token}});
   signature_ = identity.sign(payload_);
 }
 
@@ -49,6 +52,7 @@ SignedRecord SignedRecord::parse(std::string_view text) {
     record.created = WallTime(json.at("created").get<int64_t>());
     record.expiry = WallTime(json.at("expiry").get<int64_t>());
     json.at("body").get_to(record.body);
+    json.at("token").get_to(record.token);
   } catch (const nlohmann::json::exception& problem) {
     throw Error("swarm", ErrorKind::failure,
                 {.what = "a record of another version", .got = problem.what()});
@@ -57,15 +61,16 @@ SignedRecord SignedRecord::parse(std::string_view text) {
 }
 
 const char* describe(RecordFault fault) {
-  static constexpr std::array<const char*, 9> texts{"no fault",
-                                                    "it is of another run",
-                                                    "its kind is unknown",
-                                                    "it is too large",
-                                                    "it has expired",
-                                                    "it is from the future",
-                                                    "it lives too long",
-                                                    "it is not signed by its peer",
-                                                    "its body is invalid"};
+  static constexpr std::array<const char*, 10> texts{"no fault",
+                                                     "it is of another run",
+                                                     "its kind is unknown",
+                                                     "it is too large",
+                                                     "it has expired",
+                                                     "it is from the future",
+                                                     "it lives too long",
+                                                     "its peer has no valid token",
+                                                     "it is not signed by its peer",
+                                                     "its body is invalid"};
   return texts.at(static_cast<size_t>(fault));
 }
 
@@ -74,7 +79,8 @@ RecordFault check(const SignedRecord& given, const RecordRules& rules, WallTime 
   if (record.run != rules.run) return RecordFault::other_run;
   const auto kind = rules.kinds.find(record.kind);
   if (kind == rules.kinds.end()) return RecordFault::unknown_kind;
-  if (record.body.size() > rules.most_body || record.sub_key.size() > kMostName) {
+  if (record.body.size() > rules.most_body || record.sub_key.size() > kMostName ||
+      record.token.size() > kMostTokenText) {
     return RecordFault::too_large;
   }
   if (is_expired(record, rules, now)) return RecordFault::expired;
@@ -83,6 +89,10 @@ RecordFault check(const SignedRecord& given, const RecordRules& rules, WallTime 
   if (record.created < now - rules.longest_life - rules.skew ||
       record.expiry > record.created + rules.longest_life) {
     return RecordFault::lives_too_long;
+  }
+  if (!rules.authority.empty() &&
+      !admits(rules.authority, record.peer, record.token, now, rules.skew)) {
+    return RecordFault::not_admitted;
   }
   if (!given.is_genuine()) return RecordFault::forged;
   if (!record.body.empty() && !kind->second(record)) return RecordFault::invalid_body;

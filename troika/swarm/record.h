@@ -31,7 +31,8 @@ struct Record {
   int64_t epoch = 0;
   WallTime created{};
   WallTime expiry{};
-  std::string body = {};  // UTF-8; empty: the peer withdrew the record
+  std::string body = {};   // UTF-8; empty: the peer withdrew the record
+  std::string token = {};  // of the run's authority (token.h), if it has one
 
   RecordKey key() const { return {kind, peer, sub_key}; }
 };
@@ -67,7 +68,8 @@ enum class RecordFault : uint8_t {
   expired,
   from_future,  // created later than now, by more than the skew
   lives_too_long,
-  forged,  // signed by nobody, or by another peer
+  not_admitted,  // it has no valid token of the run's authority
+  forged,        // signed by nobody, or by another peer
   invalid_body,
 };
 const char* describe(RecordFault fault);
@@ -75,6 +77,8 @@ const char* describe(RecordFault fault);
 // The rules by which each reader checks records. All peers of a run have the same.
 struct RecordRules {
   std::string run;
+  // The name of the authority whose tokens peers must have. Empty: all peers are admitted.
+  std::string authority = {};
   // The known kinds. A function returns whether a record, whose signature was checked, has a body
   // that its readers understand; it is not called for withdrawn records.
   std::map<std::string, std::function<bool(const Record&)>> kinds;
