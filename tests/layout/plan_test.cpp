@@ -103,9 +103,9 @@ TEST(Plan, TakesTheRestOfTheWorld) {
 }
 
 TEST(Plan, ErrorsNameKeyLineAndValue) {
-  const auto refused = [](const std::string& text) {
+  const auto refused = [](const std::string& text, int world = 0) {
     try {
-      Plan::parse(text, "plan.toml");
+      Plan::parse(text, "plan.toml", world);
     } catch (const Error& problem) {
       return std::string(problem.what());
     }
@@ -125,6 +125,9 @@ TEST(Plan, ErrorsNameKeyLineAndValue) {
   EXPECT_THAT(refused("[mesh]\naxes = \"data=2 tensr=2\"\n"),
               AllOf(HasSubstr("mesh `data=2 tensr=2` (plan.toml:2); got axis tensr, expected"),
                     HasSubstr("did you mean tensor?")));
+  EXPECT_THAT(refused("[mesh]\naxes = \"tensor=3 data=-1\"\n", 4),
+              HasSubstr("mesh `tensor=3 data=-1` (plan.toml:2); got 4 ranks for data = -1, "
+                        "expected a multiple of 3, the ranks of the other axes"));
   EXPECT_THAT(refused("[schedule]\nname = \"1f1\"\n"),
               HasSubstr("schedule.name (plan.toml:2); got \"1f1\", expected one of one_stage, "));
 }

@@ -16,13 +16,13 @@ using testing::Pair;
 constexpr const char* kProfile = R"({
   "model": "net", "parameters": 20,
   "precision": "bf16-mixed", "first_micro_batch_factor": 1.25,
-  "micro_batch": 32,
+  "micro_batch": 32, "batches": {"bytes": 256, "placed_bytes": 128, "prefetched": 4},
   "optimizer_factor": 2, "optimizer_bytes_per_second": 5e9, "gather_bytes_per_second": 4e9, "overlap": 0.5,
   "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
   "blocks": [
     {"name": "stem", "forward_seconds": 0.5, "backward_input_seconds": 0.25,
      "backward_weight_seconds": 1, "spread": 0.125, "output_bytes": 64, "saved_bytes": 128,
-     "parameter_bytes": 16, "workspace_bytes": 8},
+     "parameter_bytes": 16, "workspace_bytes": 8, "fixed_bytes": 2, "borrowed_bytes": 3, "recomputed_saved_bytes": 5, "sent_workspace_bytes": 6, "weight_saved_share": 0.75, "weight_workspace_bytes": 7},
     {"name": "side", "forward_seconds": 1, "backward_input_seconds": 1,
      "backward_weight_seconds": 1, "output_bytes": 1, "saved_bytes": 1, "parameter_bytes": 0},
     {"name": "head", "layer": "Linear", "forward_seconds": 1, "backward_input_seconds": 1,
@@ -80,7 +80,16 @@ TEST(Profile, ReadsItsText) {
   ASSERT_EQ(profile.blocks.size(), 3);
   EXPECT_EQ(profile.blocks[0].seconds(), 1.75);
   EXPECT_EQ(profile.blocks[0].workspace_bytes, 8);
+  EXPECT_EQ(profile.blocks[0].in_stage.fixed_bytes, 2);
+  EXPECT_EQ(profile.blocks[0].in_stage.borrowed_bytes, 3);
+  EXPECT_EQ(profile.blocks[0].in_stage.recomputed_saved_bytes, 5);
+  EXPECT_EQ(profile.blocks[0].in_stage.sent_workspace_bytes, 6);
+  EXPECT_EQ(profile.blocks[0].in_stage.weight_saved_share, 0.75);
+  EXPECT_EQ(profile.blocks[0].in_stage.weight_workspace_bytes, 7);
   EXPECT_EQ(profile.blocks[1].workspace_bytes, 0);
+  EXPECT_EQ(profile.blocks[1].in_stage.fixed_bytes, 0);
+  EXPECT_EQ(profile.blocks[1].in_stage.weight_saved_share, 0.5);
+  EXPECT_EQ(profile.in_step.batches, (ProfiledBatches{256, 128, 4}));
   EXPECT_THAT(profile.edges, ElementsAre(Pair(0, 1), Pair(0, 2), Pair(1, 2)));
   EXPECT_EQ(read(profile.text()), profile);
   EXPECT_THAT(profile.topological_order(), ElementsAre(0, 1, 2));

@@ -64,6 +64,8 @@ TEST(StageWork, AddsUpBlocks) {
   EXPECT_EQ(stage_work(rated, plan_on("pipeline=2", "1f1b", 4))[0].passes.forward, 2 * 1.125);
   EXPECT_EQ(stages[0].resident_bytes, 2000 * 4);
   EXPECT_EQ(stages[1].activation_bytes, 200);
+  EXPECT_EQ(stages[1].weight_part_bytes, 100);
+  EXPECT_EQ(stages[1].input_bytes, 20);
   EXPECT_EQ(stages[1].workspace_bytes, 15);
   auto plan = plan_on("pipeline=2", "1f1b", 4);
   plan.stages.cut = "block0|block1,block2,block3";
@@ -123,15 +125,16 @@ TEST(StageWork, SharesMemoryWithZero) {
     return stage_work(four_blocks(), plan)[0].resident_bytes;
   };
   EXPECT_EQ(resident(1), 4000 * (1 + 1 + 2.0 / 4));
-  plan.exchange.bucket_bytes = 1500;
+  plan.exchange.bucket_bytes = plan.exchange.first_bucket_bytes = 1500;
   EXPECT_EQ(resident(2), 4000 * (1 + 3.0 / 4) + 2 * 1500) << "two open buckets";
   // The gathered parameters of two blocks, and the gradients of two before they are scattered.
   EXPECT_EQ(resident(3), 4000 * (4.0 / 4) + 2 * 1000 + 2 * 1000);
-  // Whole gradients of earlier micro-batches.
+  // Whole gradients of earlier micro-batches, and the bucket into which the first of its gradients,
+  // a sixth of a block, has moved.
   plan.micro_batches = 2;
   EXPECT_EQ(resident(1), 4000 * (1 + 1 + 2.0 / 4));
-  EXPECT_EQ(resident(2), 4000 * (1 + 3.0 / 4) + 4000);
-  EXPECT_EQ(resident(3), 4000 * (4.0 / 4) + 2 * 1000 + 4000);
+  EXPECT_EQ(resident(2), 4000 * (1 + 3.0 / 4) + 4000 + 1500 - 167);
+  EXPECT_EQ(resident(3), 4000 * (4.0 / 4) + 2 * 1000 + 4000 + 1000 - 167);
 }
 
 TEST(StageWork, RecomputesSegments) {
@@ -283,9 +286,12 @@ TEST(Sweep, ReadsRanges) {
   const auto list = SweepRange::parse("micro_batches=6,2,2");
   EXPECT_EQ(list.what, SweepRange::What::micro_batches);
   EXPECT_EQ(list.values, (Values{2, 6}));
+  const auto all = SweepRange::parse("micro_batches");
+  EXPECT_EQ(all.what, SweepRange::What::micro_batches);
+  EXPECT_EQ(all.values, SweepRange::parse("micro_batches=1..1024").values);
   for (const auto* text :
-       {"devices", "hosts=1..2", "devices=0..4", "devices=4..2", "devices=1..", "devices=1..4/0",
-        "devices=1,x", "devices=1..1000000/1", "devices=16385"}) {
+       {"device", "devices=", "hosts=1..2", "devices=0..4", "devices=4..2", "devices=1..",
+        "devices=1..4/0", "devices=1,x", "devices=1..1000000/1", "devices=16385"}) {
     EXPECT_THROW(SweepRange::parse(text), Error) << text;
   }
 }

@@ -9,6 +9,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/model.h"
 #include "troika/parallel/pipeline/stage_module.h"
+#include "troika/train/memory/module_exchange.h"
 
 namespace troika::train {
 namespace {
@@ -45,13 +46,13 @@ TEST(PipelineMemory, ShardedParametersAreWholeFromGatherToReduce) {
   std::vector<StageMemory> stages;
   for (int s = 0; s < 2; ++s) stages.push_back(no_bytes(shapes.stages()[s]));
   const auto part = parallel::module_of(*model, parallel::tensors_of_blocks(*model, 0, 2));
-  RankExchanges own{.parts = {{0, ExchangeMemory(*part,
-                                                 {.stage = 3,
-                                                  .ranks = 2,
-                                                  .bucket_bytes = 1 << 20,
-                                                  .first_bucket_bytes = 1 << 20,
-                                                  .gathers_at_once = true},
-                                                 {3, 2, 1, 0})}},
+  RankExchanges own{.parts = {{0, exchange_of(*part,
+                                              {.stage = 3,
+                                               .ranks = 2,
+                                               .bucket_bytes = 1 << 20,
+                                               .first_bucket_bytes = 1 << 20,
+                                               .gathers_at_once = true},
+                                              {3, 2, 1, 0})}},
                     .parameters = {}};
   const double whole = 2 * (kWidth * kWidth + kWidth) * sizeof(float);
   PipelineMemory memory(shapes, 0, stages, own, /*keeps_sent=*/true);

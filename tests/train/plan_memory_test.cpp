@@ -1,15 +1,20 @@
 // The planner's memory of a plan, from the bytes of a profile, beside that of `troika memory`.
 #include <gmock/gmock.h>
 
+#include <fmt/format.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/train/pipelined_runs.h"
 #include "troika/compat/tensor_memory.h"
 #include "troika/plan/search/step_layout.h"
+#include "troika/train/memory/batches.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/profile/counted_blocks.h"
+#include "troika/train/profile/tensor_cuts.h"
 
 namespace troika::train {
 namespace {
@@ -37,30 +42,38 @@ nn::ModelOptions large(const std::string& name) {
 
 class PlanMemory : public testing::TestWithParam<std::string> {
  protected:
-  static constexpr int kRanks = 2;
   static constexpr int64_t kSamples = 8;  // of a micro-batch
 
   PlanMemory() {
     compat::count_tensor_memory();
     options_.model = large(GetParam());
     options_.optimizer.name = "adamw";
-    options_.data.workers = 0;
+    options_.data.workers = 1;
+    options_.data.prefetch = 2;
     options_.data.batch_size = kSamples;
   }
 
-  plan::StepModel planner(const comm::Group& group, double micro_batches) const {
+  plan::StepModel planner(const comm::Group& group, int ranks, double micro_batches,
+                          layout::StageWeights weights = layout::StageWeights::synchronous) const {
     const SizedSamples samples(options_.model);
+    const auto precision = nn::parse_precision("32");
     layout::Profile profile{
         .micro_batch = kSamples,
         .splits_backward = true,
         .optimizer_factor = 2,
-        .blocks = counted_blocks(options_, samples, nn::parse_precision("32"), kSamples, group)};
+        .in_step = {.batches = batches_of(options_, samples.load(std::vector<int64_t>{0}, {}), {},
+                                          kSamples)},
+        .blocks = counted_blocks(options_, samples, precision, kSamples, group)};
+    add_tensor_cuts(profile.blocks, options_, samples, precision, kSamples, group);
     return plan::StepModel({.profiles = {profile},
-                            .cluster = layout::Cluster::uniform(1, kRanks),
-                            .global_batch = kSamples * micro_batches});
+                            .cluster = layout::Cluster::uniform(1, ranks),
+                            .global_batch = kSamples * micro_batches,
+                            .cuts_layers = true,
+                            .weights = weights});
   }
-  // The bytes of a rank of each stage in a training step, as `troika memory` predicts them.
-  std::vector<double> predicted(const plan::StepModel& model, const plan::StepPlan& plan) const {
+  // The memory of a rank of each stage in a training step, as `troika memory` predicts it.
+  std::vector<MemoryParts> predicted(const plan::StepModel& model,
+                                     const plan::StepPlan& plan) const {
     const SizedSamples samples(options_.model);
     auto options = options_;
     const auto layout = plan::layout_of(model, plan);
@@ -69,51 +82,99 @@ class PlanMemory : public testing::TestWithParam<std::string> {
     options.data.global_batch_size = kSamples * layout.mesh.sample_shares();
     options = with_plan(options);
     MemoryPredictor predictor(options, samples);
-    std::vector<double> bytes;
-    for (const auto& rank : predictor.predict_ranks(predictor.configured(kRanks))) {
-      bytes.push_back(rank.step.sum());
+    std::vector<MemoryParts> parts;
+    for (const auto& rank : predictor.predict_ranks(predictor.configured(plan.settings.devices))) {
+      parts.push_back(rank.step);
     }
-    return bytes;
+    return parts;
+  }
+  // The bytes of weight parts depend on more than their blocks, if several are put off. At the peak
+  // of gpipe, a stage without replicas has only some of its gradients.
+  static std::pair<double, double> bounds(const StepSettings& settings, size_t stages) {
+    const bool is_zero_bubble = settings.family == StepFamily::zero_bubble;
+    if (is_zero_bubble && stages > 2 && !settings.recompute) return {0.9, 1.1};
+    return {0.97, settings.family == StepFamily::gpipe ? 1.07 : 1.05};
   }
   void compare(const plan::StepModel& model, const StepSettings& settings,
-               const std::vector<plan::StepStage>& stages, double least, double most) const {
+               const std::vector<plan::StepStage>& stages) const {
     const auto plan = model.estimate(settings, stages);
     const auto expected = predicted(model, plan);
     ASSERT_EQ(expected.size(), stages.size());
     for (size_t i = 0; i < stages.size(); ++i) {
-      const double ratio = plan.memory_bytes[i] / expected[i];
-      EXPECT_GT(ratio, least) << name(settings.family) << ", zero" << settings.zero_stage
-                              << ", recompute " << settings.recompute << ", stage " << i;
-      EXPECT_LT(ratio, most) << name(settings.family) << ", zero" << settings.zero_stage
-                             << ", recompute " << settings.recompute << ", stage " << i;
+      const double ratio = plan.memory_bytes[i] / expected[i].sum();
+      const auto what =
+          fmt::format("{}, {} devices, tensor {}, sequence {}, zero{}, recompute {}, stage {}",
+                      name(settings.family), settings.devices, settings.tensor.ranks,
+                      settings.tensor.sequence, settings.zero_stage, settings.recompute, i);
+      const auto [least, most] = bounds(settings, stages.size());
+      EXPECT_GT(ratio, least) << what;
+      EXPECT_LT(ratio, most) << what;
+    }
+  }
+  // Compares pipelines of two stages, and of as many stages as there are replicas of each.
+  void compare_pipelines(const plan::StepModel& model, StepSettings settings) const {
+    const size_t end = model.blocks();
+    for (const bool recompute : {false, true}) {
+      settings.recompute = recompute;
+      settings.devices = 2 * settings.tensor.ranks;
+      compare(model, settings, {{end / 2, 1}, {end, 1}});
+      if (settings.tensor.ranks > 1) continue;
+      settings.devices = 4;
+      compare(model, settings, {{end / 2, 2}, {end, 2}});
+      compare(model, settings, {{end / 4, 1}, {end / 2, 1}, {3 * end / 4, 1}, {end, 1}});
     }
   }
 
   TrainOptions options_;
 };
 
-// A profile does not know the batches, and the buffers of messages, which are large beside stages
-// as small as these. A plan that would be chosen has the memory that `troika memory` predicts.
+// A plan that would be chosen has the memory that `troika memory` predicts.
 TEST_P(PlanMemory, IsNearThatOfTheRun) {
   comm::local::run(1, [&](const comm::Group& group) {
-    const auto model = planner(group, 2);
+    const auto model = planner(group, 2, 2);
     for (const bool recompute : {false, true}) {
       for (int zero = 0; zero <= 3; ++zero) {
-        compare(model, {.recompute = recompute, .zero_stage = zero, .devices = kRanks},
-                {{model.blocks(), kRanks}}, 0.97, 1.05);
+        compare(model, {.recompute = recompute, .zero_stage = zero, .devices = 2},
+                {{model.blocks(), 2}});
       }
     }
-    const auto longer = planner(group, 6);
+    const auto longer = planner(group, 4, 8);
     for (const auto family : {StepFamily::pipeline, StepFamily::zero_bubble, StepFamily::gpipe}) {
-      for (const bool recompute : {false, true}) {
-        compare(longer, {.recompute = recompute, .family = family, .devices = kRanks},
-                {{longer.blocks() / 2, 1}, {longer.blocks(), 1}}, 0.84, 1.04);
-      }
+      compare_pipelines(longer, {.family = family});
+    }
+    for (const auto weights :
+         {layout::StageWeights::stashed, layout::StageWeights::double_buffered}) {
+      compare_pipelines(planner(group, 4, 8, weights), {.family = StepFamily::no_flushes});
     }
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PlanMemory, testing::Values("mlp", "resnet20", "gpt", "llama"));
+
+class TensorPlanMemory : public PlanMemory {};
+
+TEST_P(TensorPlanMemory, IsNearThatOfTheRun) {
+  comm::local::run(1, [&](const comm::Group& group) {
+    const auto model = planner(group, 4, 8);
+    for (const bool sequence : {false, true}) {
+      StepSettings settings{.devices = 4, .tensor = {.ranks = 2, .sequence = sequence}};
+      for (const bool recompute : {false, true}) {
+        settings.recompute = recompute;
+        for (const int zero : {0, 1}) {
+          settings.zero_stage = zero;
+          compare(model, settings, {{model.blocks(), 2}});
+        }
+      }
+      settings.zero_stage = 0;
+      for (const auto family : {StepFamily::pipeline, StepFamily::gpipe}) {
+        settings.family = family;
+        compare_pipelines(model, settings);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TensorPlanMemory, testing::Values("gpt", "llama"));
 
 }  // namespace
 }  // namespace troika::train

@@ -215,7 +215,7 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
       ->needs(mean);
   add("--sweep", arguments.sweep,
       "print a table for devices=1..1024 or micro_batches=1..64 (doubling), FROM..TO/STEP, or a "
-      "list")
+      "list; devices or micro_batches alone: 1..1024")
       ->excludes(mean);
   for (auto* option : options) option->needs(profile);
   options.push_back(profile);

@@ -36,6 +36,19 @@ constexpr std::array<BlockNumber, 8> kNumbers{
      {"parameter_bytes", &ProfiledBlock::parameter_bytes, true, kMostNumber},
      {"workspace_bytes", &ProfiledBlock::workspace_bytes, false, kMostNumber}}};
 
+constexpr std::array<std::pair<const char*, double BlockInStage::*>, 6> kNumbersInStage{
+    {{"fixed_bytes", &BlockInStage::fixed_bytes},
+     {"borrowed_bytes", &BlockInStage::borrowed_bytes},
+     {"recomputed_saved_bytes", &BlockInStage::recomputed_saved_bytes},
+     {"sent_workspace_bytes", &BlockInStage::sent_workspace_bytes},
+     {"weight_saved_share", &BlockInStage::weight_saved_share},
+     {"weight_workspace_bytes", &BlockInStage::weight_workspace_bytes}}};
+
+constexpr std::array<std::pair<const char*, double ProfiledBatches::*>, 3> kBatchNumbers{
+    {{"bytes", &ProfiledBatches::bytes},
+     {"placed_bytes", &ProfiledBatches::placed_bytes},
+     {"prefetched", &ProfiledBatches::prefetched}}};
+
 constexpr std::array<std::pair<const char*, double TensorCut::*>, 6> kCutNumbers{
     {{"time_share", &TensorCut::time_share},
      {"parameter_share", &TensorCut::parameter_share},
@@ -93,6 +106,7 @@ double read_rate_or_none(const JsonField& field, std::string_view key) {
 ProfiledBlock read_block(const JsonField& field) {
   std::vector<std::string> keys{"name", "layer", "has_output_layer", "tensor"};
   for (const auto& number : kNumbers) keys.emplace_back(number.key);
+  for (const auto& [key, member] : kNumbersInStage) keys.emplace_back(key);
   field.require_keys(keys);
   ProfiledBlock block{.name = field.text("name")};
   if (block.name.empty() || block.name.find_first_of(",|*() ") != std::string::npos) {
@@ -104,11 +118,23 @@ ProfiledBlock read_block(const JsonField& field) {
       block.*(number.value) = field.member(number.key).number(0, number.most);
     }
   }
+  for (const auto& [key, member] : kNumbersInStage) {
+    block.in_stage.*member = field.number_or(key, block.in_stage.*member);
+  }
   if (field.has("has_output_layer")) {
     block.has_output_layer = field.member("has_output_layer").boolean();
   }
   if (field.has("tensor")) block.tensor = read_cut(field.member("tensor"));
   return block;
+}
+
+ProfiledBatches read_batches(const JsonField& field) {
+  std::vector<std::string> keys;
+  for (const auto& [key, member] : kBatchNumbers) keys.emplace_back(key);
+  field.require_keys(keys);
+  ProfiledBatches batches;
+  for (const auto& [key, member] : kBatchNumbers) batches.*member = field.number_or(key, 0);
+  return batches;
 }
 
 size_t index_of(const std::map<std::string, size_t>& names, const JsonField& field) {
@@ -149,6 +175,7 @@ nlohmann::ordered_json as_json(const ProfiledBlock& block) {
   nlohmann::ordered_json json{{"name", block.name}};
   if (!block.layer.empty()) json["layer"] = block.layer;
   for (const auto& number : kNumbers) json[number.key] = block.*(number.value);
+  for (const auto& [key, member] : kNumbersInStage) json[key] = block.in_stage.*member;
   if (block.has_output_layer) json["has_output_layer"] = true;
   if (block.tensor) {
     auto& cut = json["tensor"];
@@ -169,8 +196,8 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   const JsonField file(json, name);
   file.require_keys({"model", "parameters", "device", "device_flops", "precision", "micro_batch",
                      "splits_backward", "optimizer_factor", "optimizer_bytes_per_second",
-                     "gather_bytes_per_second", "overlap", "first_micro_batch_factor", "links",
-                     "blocks", "edges"});
+                     "gather_bytes_per_second", "overlap", "first_micro_batch_factor", "batches",
+                     "links", "blocks", "edges"});
   Profile profile;
   if (file.has("model")) profile.model.name = file.text("model");
   profile.model.parameters = static_cast<int64_t>(file.number_or("parameters", 0));
@@ -188,6 +215,7 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
   if (profile.in_step.overlap > 1)
     file.member("overlap").fail(fmt::format("{}", profile.in_step.overlap), "at most 1");
   profile.in_step.first_micro_batch_factor = file.number_or("first_micro_batch_factor", 1, 1);
+  if (file.has("batches")) profile.in_step.batches = read_batches(file.member("batches"));
   if (file.has("links")) read_links(profile, file.member("links"));
   std::map<std::string, size_t> names;
   for (const auto& field : file.items("blocks")) {
@@ -222,6 +250,9 @@ std::string Profile::text() const {
   if (in_step.overlap < 1) json["overlap"] = in_step.overlap;
   if (in_step.first_micro_batch_factor > 1) {
     json["first_micro_batch_factor"] = in_step.first_micro_batch_factor;
+  }
+  if (in_step.batches != ProfiledBatches()) {
+    for (const auto& [key, member] : kBatchNumbers) json["batches"][key] = in_step.batches.*member;
   }
   for (const auto& [key, member] : kMeasuredLinks) {
     const auto& [link, spread] = this->*member;

@@ -34,6 +34,22 @@ struct TensorCut {
   bool operator==(const TensorCut&) const = default;
 };
 
+// Bytes of a block that depend on its stage and on what is recomputed there.
+struct BlockInStage {
+  double fixed_bytes = 0;             // of buffers, and of parameters that are not trained
+  double borrowed_bytes = 0;          // of trained parameters of the first block that it uses, too
+  double recomputed_saved_bytes = 0;  // kept by the block if it is recomputed, beside its inputs
+  // Of the block as the last one of a stage whose output another stage takes, without the gradient
+  // of the output; 0: as workspace_bytes.
+  double sent_workspace_bytes = 0;
+  // If a backward pass has two parts: the bytes that its second part needs after the first one,
+  // saved ones and gradients, divided by saved_bytes; and what it takes beyond these.
+  double weight_saved_share = 0.5;
+  double weight_workspace_bytes = 0;
+
+  bool operator==(const BlockInStage&) const = default;
+};
+
 // All numbers are those of one micro-batch on one device.
 struct ProfiledBlock {
   std::string name;
@@ -50,6 +66,8 @@ struct ProfiledBlock {
   double saved_bytes = 0;      // kept from the forward pass until the backward pass
   double parameter_bytes = 0;  // the gradients take the same number of bytes
   double workspace_bytes = 0;  // in use only while a pass of the block runs
+  double fixed_bytes = 0;      // of buffers, and of parameters that are not trained
+  BlockInStage in_stage = {};
 
   // Whether the block computes outputs and loss together (nn::Model::has_output_layer()). Its stage
   // does not split backward passes.
@@ -77,7 +95,17 @@ struct MeasuredLink {
   bool operator==(const MeasuredLink&) const = default;
 };
 
-// How the passes of a step differ from passes that run alone, one micro-batch after another.
+// The samples of a micro-batch on a rank.
+struct ProfiledBatches {
+  double bytes = 0;         // as the data set gives them
+  double placed_bytes = 0;  // of their copies in another type or order, which passes read
+  double prefetched = 0;    // the number of micro-batches that are loaded ahead
+
+  bool operator==(const ProfiledBatches&) const = default;
+};
+
+// How the passes of a step differ from passes that run alone, one micro-batch after another, and
+// what they read.
 struct PassesInStep {
   // The share of communication that computing hides if both take place at the same time, from -1 to
   // 1. Below 1 where communication takes processors or memory bandwidth from computing; below 0
@@ -86,6 +114,7 @@ struct PassesInStep {
   // The time of the passes of a step's first micro-batch, divided by the blocks' times; at least 1.
   // Above 1 where an optimizer step leaves none of the passes' memory in caches.
   double first_micro_batch_factor = 1;
+  ProfiledBatches batches = {};
 
   bool operator==(const PassesInStep&) const = default;
 };
@@ -97,12 +126,15 @@ struct PassesInStep {
 //     "precision": "32", "micro_batch": 32, "splits_backward": true, "optimizer_factor": 2,
 //     "optimizer_bytes_per_second": 2e9, "gather_bytes_per_second": 5e9, "overlap": 1,
 //     "first_micro_batch_factor": 1.1,
+//     "batches": {"bytes": 1024, "placed_bytes": 0, "prefetched": 2},
 //     "links": {"network": {"latency": 5e-06, "bandwidth": 1.25e+10, "spread": 0.02}},
 //     "blocks": [
 //       {"name": "stem", "forward_seconds": 0.001, "backward_input_seconds": 0.0005,
 //        "backward_weight_seconds": 0.0006, "spread": 0.01, "output_bytes": 4096,
 //        "saved_bytes": 8192, "parameter_bytes": 400, "workspace_bytes": 0,
-//        "has_output_layer": false,
+//        "fixed_bytes": 0, "borrowed_bytes": 0,
+//        "recomputed_saved_bytes": 0, "sent_workspace_bytes": 0,
+//        "weight_saved_share": 0.5, "weight_workspace_bytes": 0, "has_output_layer": false,
 //        "tensor": {"units": 4, "tokens": 64, "time_share": 0.9, "parameter_share": 0.95,
 //                   "saved_share": 0.7, "token_time_share": 0.1, "token_saved_share": 0.3,
 //                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2, "sum_bytes":
@@ -110,9 +142,10 @@ struct PassesInStep {
 //     "edges": [["stem", "head"]]
 //   }
 //
-// `blocks`, and the name, the times and the bytes of each block except for workspace_bytes are
-// required; in `tensor`, nothing is. A missing number is 0, a missing condition false. Without
-// `edges`, each block reads the output of the one before it.
+// `blocks`, and the name, the times and the bytes of each block except for those from
+// workspace_bytes on are required; in `tensor`, nothing is. Without weight_saved_share, it is 0.5.
+// A missing number is 0, a missing condition false. Without `edges`, each block reads the output of
+// the one before it.
 struct Profile {
   ProfiledModel model = {};
   std::string device = {};       // on which the times were measured

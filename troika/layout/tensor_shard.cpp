@@ -43,7 +43,11 @@ void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   const double saved = left(cut->saved_share, cut->token_saved_share);
   block.saved_bytes *= saved;
   block.workspace_bytes *= saved;
+  block.in_stage.sent_workspace_bytes *= saved;
+  block.in_stage.weight_workspace_bytes *= saved;
   block.parameter_bytes *= left(cut->parameter_share, 0);
+  block.in_stage.fixed_bytes *= left(cut->parameter_share, 0);
+  block.in_stage.borrowed_bytes *= left(cut->parameter_share, 0);
   // With sequence parallelism, blocks exchange tokens.
   if (cut->cuts_output || sequence_parallel) block.output_bytes /= ranks;
 }

@@ -12,18 +12,20 @@
 
 namespace troika::parallel {
 
+int64_t bucket_kind(const at::Tensor& tensor) {
+  // Types and devices fit into one byte each.
+  const auto device = tensor.device();
+  return (static_cast<int64_t>(tensor.scalar_type()) << 16) |
+         (static_cast<int64_t>(device.type()) << 8) | static_cast<uint8_t>(device.index());
+}
+
 std::vector<std::vector<size_t>> assign_buckets(const std::vector<GradientSlot>& slots,
                                                 const std::vector<size_t>& order,
                                                 int64_t first_bytes, int64_t bytes) {
   std::vector<layout::BucketItem> items;
   for (const auto& slot : slots) {
-    const auto& tensor = slot.parameter;
-    const auto device = tensor.device();
-    // Types and devices fit into one byte each.
-    const auto kind = (static_cast<int64_t>(tensor.scalar_type()) << 16) |
-                      (static_cast<int64_t>(device.type()) << 8) |
-                      static_cast<uint8_t>(device.index());
-    items.push_back({.bytes = static_cast<int64_t>(tensor.nbytes()), .kind = kind});
+    items.push_back({.bytes = static_cast<int64_t>(slot.parameter.nbytes()),
+                     .kind = bucket_kind(slot.parameter)});
   }
   return layout::assign_buckets(items, order, first_bytes, bytes);
 }

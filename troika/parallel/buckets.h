@@ -54,6 +54,9 @@ struct Bucket {
   std::optional<comm::Work> copied;  // average of own_block over ReducerOptions::copies
 };
 
+// Returns layout::BucketItem::kind of a tensor: its type and device.
+int64_t bucket_kind(const at::Tensor& tensor);
+
 // Calls layout::assign_buckets() for these slots, in the order `order`. A bucket holds slots of one
 // type and device.
 std::vector<std::vector<size_t>> assign_buckets(const std::vector<GradientSlot>& slots,

@@ -139,6 +139,11 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.deviation, [&](size_t i) { return block(i).spread * block(i).seconds(); });
   add(sums.variance, [&](size_t i) { return std::pow(block(i).spread * block(i).seconds(), 2); });
   add(sums.saved, [&](size_t i) { return block(i).saved_bytes; });
+  add(sums.weight_saved,
+      [&](size_t i) { return block(i).saved_bytes * block(i).in_stage.weight_saved_share; });
+  add(sums.fixed, [&](size_t i) { return block(i).in_stage.fixed_bytes; });
+  add(sums.borrowed, [&](size_t i) { return block(i).in_stage.borrowed_bytes; });
+  add(sums.again, [&](size_t i) { return block(i).in_stage.recomputed_saved_bytes; });
   add(sums.inputs, [&](size_t i) { return inputs[i]; });
   add(sums.parameters, [&](size_t i) { return block(i).parameter_bytes; });
   const auto cut = [&](size_t i) { return block(i).tensor.value_or(layout::TensorCut{}); };
@@ -146,15 +151,20 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.forward_summed, [&](size_t i) { return cut(i).forward_sums * cut(i).sum_bytes; });
   add(sums.backward_sums, [&](size_t i) { return cut(i).backward_sums; });
   add(sums.backward_summed, [&](size_t i) { return cut(i).backward_sums * cut(i).sum_bytes; });
-  std::vector<double> saved, recomputed, alone;
+  std::vector<double> saved, recomputed, weight, alone;
   for (size_t i = 0; i < count; ++i) {
     alone.push_back((i > 0 ? block(i - 1).saved_bytes : 0) + block(i).saved_bytes +
                     block(i).workspace_bytes);
     saved.push_back(sums.saved[i + 1] + block(i).workspace_bytes);
-    recomputed.push_back(sums.inputs[i + 1] + block(i).saved_bytes + block(i).workspace_bytes);
+    weight.push_back(block(i).saved_bytes * block(i).in_stage.weight_saved_share +
+                     block(i).in_stage.weight_workspace_bytes);
+    recomputed.push_back(
+        sums.inputs[i + 1] + sums.again[i + 1] + block(i).workspace_bytes +
+        std::max(0.0, block(i).saved_bytes - block(i).in_stage.recomputed_saved_bytes));
   }
   sums.most_saved = RangeMaximum(std::move(saved));
   sums.most_recomputed = RangeMaximum(std::move(recomputed));
+  sums.most_weight = RangeMaximum(std::move(weight));
   sums.most_alone = RangeMaximum(std::move(alone));
   return sums;
 }
@@ -165,18 +175,7 @@ StageCost StepModel::stage(const StepSettings& settings, size_t begin, size_t en
   StageCost cost;
   add_schedule(cost, settings, pass_seconds(settings, begin, end, place, replicas), used, replicas);
   cost.exposed = exposed_seconds(settings, begin, end, place, replicas);
-  const int own = (micro_batches_[settings.profile] + replicas - 1) / replicas;
-  double kept = (settings.groups() - used + replicas - 1) / replicas;
-  if (settings.family == StepFamily::gpipe) kept = own;
-  if (settings.family != StepFamily::no_flushes) kept = std::min<double>(kept, own);
-  if (settings.family == StepFamily::zero_bubble && splits_backward(settings, begin, end)) {
-    // The weight parts that are put off need what the input parts have not freed.
-    kept += (1 - MemoryModel().input_part_frees) * std::min<double>(used / replicas, own - kept);
-  }
-  const auto& sums = shard_of(settings).sums;
-  const double parameters = sums.parameters[end] - sums.parameters[begin];
-  cost.memory_bytes = stage_bytes(settings, begin, end, replicas, kept) +
-                      older_versions(settings, used, replicas) * parameters;
+  cost.memory_bytes = stage_memory(settings, begin, end, used, replicas).sum();
   double most = cost.memory_bytes;
   if (settings.family == StepFamily::one_stage && problem_.one_stage_bytes) {
     if (const auto known = problem_.one_stage_bytes(settings)) {

@@ -13,6 +13,7 @@
 #include "troika/layout/cluster.h"
 #include "troika/layout/profile.h"
 #include "troika/layout/schedules/stage_weights.h"
+#include "troika/plan/memory/memory_parts.h"
 #include "troika/plan/search/partial_cost.h"
 #include "troika/plan/search/range_maximum.h"
 #include "troika/plan/simulation/cluster_links.h"
@@ -151,8 +152,9 @@ struct PassSeconds {
 // Averages are rings, or rings within hosts and between hosts; or the pushes and means of summation
 // servers, over the links of the simulation. A stage keeps activations for as
 // many micro-batches as its replicas need until the first one comes back: U / R of U devices from
-// its own on; in zb-h1 also for half of those whose weight parts it puts off; in gpipe, all. A
-// stage that does not split backward passes (SplitBackward) has no weight parts.
+// its own on; in gpipe, all. In zb-h1 it also keeps what the weight parts need that it puts off
+// (BlockInStage::weight_saved_share). A stage that does not split backward passes (SplitBackward)
+// has no weight parts.
 // Without flushes, a pipeline does not fill and drain in each step, so `latency` is 0, and a stage
 // keeps older versions of its parameters. With offload of activations, the tensors of two blocks
 // are in memory at once.
@@ -207,6 +209,10 @@ class StepModel {
   bool splits_backward(const StepSettings& settings, size_t begin, size_t end) const {
     return !settings.recompute && shard_of(settings).backward.splits(begin, end);
   }
+  // Returns the memory of a device of a stage in a training step. The activations are those of the
+  // micro-batches before the latest one, whose pass is the workspace.
+  MemoryParts stage_memory(const StepSettings& settings, size_t begin, size_t end, int used,
+                           int replicas) const;
   // Returns StageCost::in_flight.
   int in_flight(const StepSettings& settings, int used, int replicas) const;
 
@@ -246,11 +252,15 @@ class StepModel {
   // Sums over the blocks before each position in order().
   struct Sums {
     std::vector<double> forward, input, weight, deviation, variance, saved, inputs, parameters;
+    std::vector<double> weight_saved;     // kept from the input part to the weight part
+    std::vector<double> fixed, borrowed;  // BlockInStage::fixed_bytes, borrowed_bytes
+    std::vector<double> again;            // BlockInStage::recomputed_saved_bytes
     std::vector<double> crossing;  // bytes of earlier outputs that are read after each position
     // The bytes of activations and workspace in the backward pass of each block, with those of all
     // blocks before it: without and with recomputation.
     RangeMaximum most_saved, most_recomputed;
-    RangeMaximum most_alone;  // of each block, with what the block before it saves
+    RangeMaximum most_weight;  // in the weight part of each block
+    RangeMaximum most_alone;   // of each block, with what the block before it saves
     // The number and the bytes of the sums over the tensor axis in each pass.
     std::vector<double> forward_sums, forward_summed, backward_sums, backward_summed;
     std::vector<double> slowness;  // by device
@@ -314,9 +324,16 @@ class StepModel {
   double average_seconds(const Place& place, int replicas, double bytes) const;
   // The same by summation servers, as the simulation computes it.
   double summation_seconds(const StepSettings& settings, int replicas, double bytes) const;
-  // The bytes of a device of a stage; `kept`: micro-batches whose activations it keeps.
-  double stage_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
-                     double kept) const;
+  // Micro-batches whose activations a device of a stage keeps.
+  struct KeptPasses {
+    double whole = 0;        // until their backward passes
+    double weight_part = 0;  // whose input parts are done, until their weight parts
+  };
+  KeptPasses kept_passes(const StepSettings& settings, size_t begin, size_t end, int used,
+                         int replicas) const;
+  // The bytes of messages to and from other stages.
+  double message_bytes(const StepSettings& settings, size_t begin, size_t end,
+                       const KeptPasses& kept) const;
   // The most versions of the parameters of a stage without flushes, beside the newest one.
   int older_versions(const StepSettings& settings, int used, int replicas) const;
 

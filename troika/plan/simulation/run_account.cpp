@@ -51,10 +51,12 @@ void RunAccount::begin_passes(int rank, const ProgramItem& item) {
   auto& workspace = memory_[static_cast<size_t>(rank)].workspace;
   for (const auto& pass : passes_of(item)) {
     const auto& stage = run_.stage(pass.stage);
-    if (pass.kind == ActionKind::forward) bytes(rank) += stage.activation_bytes;
+    if (pass.kind == ActionKind::forward) {
+      bytes(rank) += stage.activation_bytes + stage.input_bytes;
+    }
     workspace = std::max(workspace, stage.workspace_bytes);
   }
-  // Activations include the messages that the passes take.
+  // From now on, a taken message is part of StageWork::input_bytes.
   bytes(rank) -= taken_bytes(item, ActionKind::receive_activation);
   note_peak(rank);
 }
@@ -77,11 +79,15 @@ void RunAccount::end_pass(int rank, int step, const ProgramItem& item, const Pas
 }
 
 void RunAccount::free_activations(int rank, const Action& pass) {
-  const double bytes_of_pass = run_.stage(pass.stage).activation_bytes;
-  const double part = run_.input_part_frees;
-  if (pass.kind == ActionKind::backward) bytes(rank) -= bytes_of_pass;
-  if (pass.kind == ActionKind::backward_input) bytes(rank) -= bytes_of_pass * part;
-  if (pass.kind == ActionKind::backward_weight) bytes(rank) -= bytes_of_pass * (1 - part);
+  const auto& stage = run_.stage(pass.stage);
+  if (pass.kind == ActionKind::backward) bytes(rank) -= stage.activation_bytes + stage.input_bytes;
+  if (pass.kind == ActionKind::backward_input) {
+    bytes(rank) += stage.weight_part_bytes - stage.activation_bytes;
+    note_peak(rank);
+  }
+  if (pass.kind == ActionKind::backward_weight) {
+    bytes(rank) -= stage.weight_part_bytes + stage.input_bytes;
+  }
 }
 
 void RunAccount::end_update(int rank, int step, double begin, double end) {

@@ -39,9 +39,14 @@ struct StageWork {
   double parameter_bytes = 0;
   double gather_seconds = 0;  // that an all-gather of the parameters takes besides its messages
   // Memory on a rank.
-  double resident_bytes = 0;    // parameters, gradients and states of the optimizer
-  double activation_bytes = 0;  // from the begin of a forward pass to the end of its backward pass
-  double workspace_bytes = 0;   // while a pass runs
+  // Parameters, gradients, states of the optimizer, batches, and posted receive buffers.
+  double resident_bytes = 0;
+  // From the begin of a forward pass to the end of its backward pass, beside the received inputs.
+  double activation_bytes = 0;
+  double input_bytes = 0;  // received from the stage before, and kept as long
+  // If a backward pass has two parts: what replaces activation_bytes between them.
+  double weight_part_bytes = 0;
+  double workspace_bytes = 0;  // while a pass runs
   // For a pass that gathers the stage's parameters: the share of its computation that follows the
   // arrival of the last parameter.
   double share_after_gather = 0;
@@ -79,8 +84,7 @@ struct SimulatedRun {
   double reference_flops = 0;
   double overlap = 1;  // PassesInStep::overlap
   layout::Algorithm all_reduce = layout::Algorithm::automatic;
-  double reduce_per_byte = 0;     // seconds per byte that a rank reduces in a collective
-  double input_part_frees = 0.5;  // as MemoryModel
+  double reduce_per_byte = 0;  // seconds per byte that a rank reduces in a collective
   Disturbances disturbances = {};
   int steps = 1;  // without flushes: those between two drains
   bool records_trace = false;

@@ -15,8 +15,10 @@
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
 #include "troika/plan/lateness.h"
+#include "troika/plan/memory/batch_memory.h"
+#include "troika/plan/memory/block_exchange.h"
+#include "troika/plan/memory/message_buffers.h"
 #include "troika/plan/split_backward.h"
-#include "troika/plan/unsharded_bytes.h"
 
 namespace troika::plan {
 
@@ -152,8 +154,11 @@ class StageMaker {
     }
     work.gather_seconds = profile.gather_seconds(work.parameter_bytes);
     add_buckets(work, blocks, segments);
-    add_parameters(work, blocks, profile.optimizer_factor);
-    add_activations(work, blocks, segments, input_bytes);
+    add_states(work, blocks, profile);
+    add_activations(work, blocks, segments);
+    work.input_bytes = input_bytes * options_.samples;
+    const ReceiveBuffers taken(work.input_bytes, 1), gradients(work.output_bytes, 1);
+    work.resident_bytes += taken.held_with(0) + taken.of_evaluations() + gradients.held_with(0);
     add_sums(work, blocks, segments);
     if (blocks.size() > 1 && work.passes.forward > 0) {
       // A backward pass ends with the stage's first block.
@@ -234,46 +239,64 @@ class StageMaker {
     }
   }
 
-  void add_parameters(StageWork& work, Blocks blocks, double optimizer_factor) const {
+  void add_states(StageWork& work, Blocks blocks, const Profile& profile) const {
     const auto& exchange = plan_.exchange;
-    const auto share = [&](int64_t stage) {
-      const bool is_shared =
-          exchange.method == ExchangeMethod::zero && exchange.zero_stage >= stage;
-      return is_shared ? 1 / static_cast<double>(plan_.sharing_ranks()) : 1.0;
-    };
-    const double parameters = work.parameter_bytes;
-    work.resident_bytes = parameters * (optimizer_factor * share(1) + share(2) + share(3));
-    if (exchange.method != ExchangeMethod::zero || share(1) == 1) return;
+    const bool is_shared = exchange.method == ExchangeMethod::zero;
+    const auto ranks = is_shared ? plan_.sharing_ranks() : 1;
+    double fixed_bytes = 0;
+    for (const auto& block : blocks) fixed_bytes += block.in_stage.fixed_bytes;
+    work.resident_bytes = states_of(work.parameter_bytes, fixed_bytes,
+                                    {.zero_stage = static_cast<int>(exchange.zero_stage),
+                                     .ranks = static_cast<double>(ranks),
+                                     .optimizer_factor = profile.optimizer_factor})
+                              .sum();
+    const auto micro_batches = static_cast<double>(plan_.micro_batches);
+    work.resident_bytes +=
+        options_.samples * batch_bytes({.is_pipeline = plan_.schedule != layout::kOneStageSchedule,
+                                        .micro_batches = micro_batches},
+                                       profile.in_step.batches);
+    if (ranks == 1) return;
     std::vector<double> of_blocks;
     for (const auto& block : blocks) of_blocks.push_back(block.parameter_bytes);
-    work.resident_bytes +=
-        unsharded_bytes({.parameter_bytes = of_blocks,
-                         .zero_stage = static_cast<int>(exchange.zero_stage),
-                         .accumulates = plan_.micro_batches > 1,
-                         .bucket_bytes = static_cast<double>(exchange.bucket_bytes)});
+    work.resident_bytes += unsharded_bytes({.parameter_bytes = of_blocks,
+                                            .zero_stage = static_cast<int>(exchange.zero_stage),
+                                            .ranks = static_cast<int>(ranks),
+                                            .accumulates = plan_.micro_batches > 1,
+                                            .bucket_bytes = exchange.bucket_bytes,
+                                            .first_bucket_bytes = exchange.first_bucket_bytes});
   }
 
-  // A recomputed segment keeps its input, and saves activations only while it runs. The latest
+  // A recomputed segment keeps its input, which the stage before has sent if it is the first one,
+  // and saves activations only while it runs; the stage's output is kept, too. The latest
   // micro-batch needs most in the backward pass of one of its blocks, when those of later blocks
   // are freed.
-  void add_activations(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments,
-                       double input_bytes) const {
+  void add_activations(StageWork& work, Blocks blocks,
+                       const layout::RecomputePlan& segments) const {
     double kept = 0, most = 0;
     auto segment = segments.begin();
     for (size_t i = 0; i < blocks.size();) {
       const bool is_recomputed = segment != segments.end() && segment->begin == i;
       const size_t end = is_recomputed ? segment->end : i + 1;
-      if (is_recomputed) kept += i == 0 ? input_bytes : blocks[i - 1].output_bytes;
+      if (is_recomputed && i > 0) kept += blocks[i - 1].output_bytes;
       double saved = kept;
+      if (is_recomputed) kept += blocks[end - 1].in_stage.recomputed_saved_bytes;
       for (; i < end; ++i) {
         saved += blocks[i].saved_bytes;
-        most = std::max(most, saved + blocks[i].workspace_bytes);
+        const bool is_sent = i + 1 == blocks.size() && work.output_bytes > 0;
+        const double sent = is_sent ? blocks[i].in_stage.sent_workspace_bytes : 0;
+        most = std::max(most, saved + (sent > 0 ? sent : blocks[i].workspace_bytes));
+        work.weight_part_bytes +=
+            blocks[i].saved_bytes * blocks[i].in_stage.weight_saved_share * options_.samples;
       }
       if (is_recomputed) {
         ++segment;
       } else {
         kept = saved;
       }
+    }
+    if (!segments.empty() && segments.back().end == blocks.size()) {
+      kept += work.output_bytes / options_.samples;
+      most = std::max(most, kept);
     }
     work.activation_bytes = kept * options_.samples;
     work.workspace_bytes = std::max(0.0, most - kept) * options_.samples;

@@ -32,7 +32,8 @@ struct StageWorkOptions {
 //   read.
 // - Buckets of gradients have whole blocks, from the last to the first (layout::assign_buckets()).
 // - A rank holds parameters, gradients and optimizer states, or its ZeRO shards of them and
-//   unsharded_bytes().
+//   unsharded_bytes(); and batch_bytes().
+// - Received inputs and buffers of messages are those of ReceiveBuffers.
 // - The workspace of a pass is what its micro-batch takes beyond its kept activations, in the block
 //   where it takes most, when the activations of later blocks are freed.
 // - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its

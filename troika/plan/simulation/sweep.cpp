@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kMostMicroBatches = 1'000'000, kMostDevices = 16'384;
 constexpr size_t kMostValues = 10'000;
+constexpr std::string_view kDefaultRange = "1..1024";
 constexpr double kOneSample = 1 - 1e-9;  // up to rounding
 
 [[noreturn]] void refuse_sweep(std::string_view text) {
@@ -128,10 +129,10 @@ SweepRange SweepRange::parse(std::string_view text) {
   const size_t equals = text.find('=');
   const auto name = text.substr(0, equals);
   SweepRange range;
-  if (equals == text.npos || (name != "devices" && name != "micro_batches")) refuse_sweep(text);
+  if (name != "devices" && name != "micro_batches") refuse_sweep(text);
   range.what = name == "devices" ? What::devices : What::micro_batches;
   const int most = range.what == What::devices ? kMostDevices : kMostMicroBatches;
-  const auto values = text.substr(equals + 1);
+  const auto values = equals == text.npos ? kDefaultRange : text.substr(equals + 1);
   if (values.find("..") != values.npos) {
     range.values = parse_range(text, values, most);
     return range;

@@ -18,8 +18,8 @@ struct SweepRange {
   std::vector<int> values = {};  // ascending
 
   // Parses `devices=1..1024` (1, 2, 4 and so on by doubling, and the end), `devices=1..64/1` (with
-  // this step), or a list, `micro_batches=1,2,6`. Throws Error(usage) for other text, numbers below
-  // 1 or above a million, and more than 10000 values.
+  // this step), or a list, `micro_batches=1,2,6`. Without values, they are 1..1024. Throws
+  // Error(usage) for other text, numbers below 1 or above a million, and more than 10000 values.
   static SweepRange parse(std::string_view text);
 };
 

@@ -1,38 +1,18 @@
 // Measures the memory of a forward and backward pass over time, with small batches.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "troika/data/dataset.h"
 #include "troika/nn/precision.h"
+#include "troika/plan/memory/pass_parts.h"
 #include "troika/train/task/task.h"
 
 namespace troika::train {
 
-// The event that ends a part of a pass.
-struct PassEvent {
-  enum class Kind {
-    forward_done,
-    gradient,  // of trained parameter `index`, as nn::trained_parameters() counts them
-    block,     // block `index` of the model is about to run, forward or backward
-    end,
-  };
-  Kind kind = Kind::end;
-  size_t index = 0;
-  int64_t next = -1;  // for `block`: the block that follows it; -1: none
-
-  bool operator==(const PassEvent&) const = default;
-};
-
-// The bytes of a part of a pass beyond those before the pass. A parameter's gradient counts until
-// its event only.
-struct PassPart {
-  PassEvent until;
-  double peak = 0;  // the maximum within this part
-  double live = 0;  // at the end of this part
-};
+using plan::PassEvent;
+using plan::PassPart;
 
 // Interpolates between the parts of passes over two sizes of batches: `share` is 0 for `smaller`, 1
 // for `larger`. Throws Error(failure) if their events differ.

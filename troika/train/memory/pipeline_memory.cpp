@@ -102,20 +102,6 @@ int PipelineShapes::depth(ActionKind send, int from, int to, bool evaluates) con
   TROIKA_CHECK(false, "the schedule has the edge");
 }
 
-void PipelineMemory::Pool::receive() {
-  ++lent;
-  if (free > 0) --free;
-}
-
-void PipelineMemory::Pool::give_back() {
-  --lent;
-  if (free < depth) ++free;
-}
-
-double PipelineMemory::Pool::held() const {
-  return bytes * (is_inlined ? lent : depth + lent + free);
-}
-
 PipelineMemory::PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
                                const std::vector<StageMemory>& stages, RankExchanges& own,
                                bool keeps_sent)
@@ -135,16 +121,12 @@ PipelineMemory::PipelineMemory(const PipelineShapes& shapes, int pipeline_rank,
   }
 }
 
-PipelineMemory::Pool& PipelineMemory::pool(ActionKind send, int from, const Action& action,
-                                           size_t tensor, double bytes) {
+plan::ReceiveBuffers& PipelineMemory::buffers(ActionKind send, int from, const Action& action,
+                                              size_t tensor, double bytes) {
+  static_assert(plan::kInlinedBytes == comm::kInlineBytes);
   const int to = action.stage, replica = action.micro_batch % shapes_.sharing(from);
-  const auto [found, is_new] = pools_.try_emplace({send, from, replica, to, tensor});
-  if (is_new) {
-    found->second = {.bytes = bytes,
-                     .depth = shapes_.depth(send, from, to),
-                     .is_inlined = bytes <= static_cast<double>(comm::kInlineBytes)};
-  }
-  return found->second;
+  const Edge edge{send, from, replica, to, tensor};
+  return buffers_.try_emplace(edge, bytes, shapes_.depth(send, from, to)).first->second;
 }
 
 void PipelineMemory::step(bool after_validation, const Observer& observe) {
@@ -216,7 +198,7 @@ void PipelineMemory::forward(const Action& action) {
     if (from == parallel::StageInput::kBatch) continue;
     const size_t tensor = next[from]++;
     if (!is_here(from)) {
-      pool(ActionKind::send_activation, from, action, tensor, memory(stage).taken[i]).receive();
+      buffers(ActionKind::send_activation, from, action, tensor, memory(stage).taken[i]).receive();
     }
   }
   const Pass pass{stage, action.micro_batch};
@@ -234,7 +216,7 @@ void PipelineMemory::receive_gradients(const Action& action) {
       const auto output = std::ranges::find(gives, input.slot) - gives.begin();
       const double bytes = memory(stage).given_gradients[static_cast<size_t>(output)];
       if (!input.is_trained || bytes == 0) continue;
-      pool(ActionKind::send_gradient, from, action, tensor++, bytes).receive();
+      buffers(ActionKind::send_gradient, from, action, tensor++, bytes).receive();
     }
   }
 }
@@ -303,10 +285,10 @@ void PipelineMemory::follow(const Action& action, const std::vector<PassPart>& p
 }
 
 void PipelineMemory::give_back(ActionKind send, const Action& action) {
-  for (auto& [edge, pool] : pools_) {
+  for (auto& [edge, buffers] : buffers_) {
     const auto& [kind, from, replica, to, tensor] = edge;
     const bool is_from = replica == action.micro_batch % shapes_.sharing(from);
-    if (kind == send && to == action.stage && is_from) pool.give_back();
+    if (kind == send && to == action.stage && is_from) buffers.give_back();
   }
 }
 
@@ -323,7 +305,7 @@ void PipelineMemory::report(int stage, double pass, double others) {
     moment.gradients += static_cast<double>(held.gradients);
     moment.buckets += static_cast<double>(held.buckets);
   }
-  for (const auto& [edge, pool] : pools_) moment.messages += pool.held();
+  for (const auto& [edge, buffers] : buffers_) moment.messages += buffers.held();
   for (const auto& [edge, bytes] : own_gradients_) moment.messages += bytes;
   for (const auto& [edge, bytes] : sent_) moment.messages += bytes;
   moment.messages += evaluation_buffers();
@@ -337,12 +319,10 @@ double PipelineMemory::evaluation_buffers() const {
     for (size_t i = 0; i < takes.size(); ++i) {
       const int from = takes[i].from;
       if (from == parallel::StageInput::kBatch || is_here(from)) continue;
-      const double bytes = memory(stage).taken[i];
-      if (bytes <= static_cast<double>(comm::kInlineBytes)) continue;
-      // Batches follow each other, so one buffer beside the posted ones is lent at a time. Each
-      // batch is the first micro-batch of an evaluation, which the first replicas of all stages
-      // run.
-      sum += bytes * (shapes_.depth(ActionKind::send_activation, from, stage, true) + 1);
+      // Each batch is the first micro-batch of an evaluation, which the first replicas of all
+      // stages run.
+      const int depth = shapes_.depth(ActionKind::send_activation, from, stage, true);
+      sum += plan::ReceiveBuffers(memory(stage).taken[i], depth).of_evaluations();
     }
   }
   return sum;
@@ -350,7 +330,7 @@ double PipelineMemory::evaluation_buffers() const {
 
 double PipelineMemory::idle_buffers() const {
   double sum = evaluation_buffers();
-  for (const auto& [edge, pool] : pools_) sum += pool.held();
+  for (const auto& [edge, buffers] : buffers_) sum += buffers.held();
   return sum;
 }
 

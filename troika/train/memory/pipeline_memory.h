@@ -17,7 +17,8 @@
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/stages.h"
 #include "troika/parallel/pipeline/tied_parameters.h"
-#include "troika/train/memory/exchange_memory.h"
+#include "troika/plan/memory/exchange_memory.h"
+#include "troika/plan/memory/message_buffers.h"
 #include "troika/train/memory/stage_memory.h"
 
 namespace troika::train {
@@ -69,7 +70,7 @@ class PipelineShapes {
 struct RankExchanges {
   struct Part {
     int stage = 0;
-    ExchangeMemory memory;
+    plan::ExchangeMemory memory;
   };
   std::vector<Part> parts;
   // For each trained parameter of a stage's blocks: the index of its part, and the parameter's
@@ -77,7 +78,7 @@ struct RankExchanges {
   std::map<int, std::vector<std::pair<size_t, size_t>>> parameters;
 };
 
-// Follows parallel::PipelineRun, StageMessages and the pools of comm::ReceivingEdge. Assumes that a
+// Follows parallel::PipelineRun and StageMessages. Assumes that a
 // message has been received when its sender sends the next one on the same edge.
 class PipelineMemory {
  public:
@@ -107,24 +108,13 @@ class PipelineMemory {
   double evaluation_buffers() const;
 
  private:
-  // The buffers of one receiving edge: comm::BufferPool.
-  struct Pool {
-    double bytes = 0;  // of a buffer
-    int depth = 1;
-    int lent = 0, free = 0;
-    bool is_inlined = false;  // tensors are made, not lent
-
-    void receive();
-    void give_back();
-    double held() const;
-  };
   // From a replica of a stage, to a stage; tensor.
   using Edge = std::tuple<layout::ActionKind, int, int, int, size_t>;
   using Pass = std::pair<int, int>;  // stage and micro-batch
 
   // `action` is a pass on stage `to`.
-  Pool& pool(layout::ActionKind send, int from, const layout::Action& action, size_t tensor,
-             double bytes);
+  plan::ReceiveBuffers& buffers(layout::ActionKind send, int from, const layout::Action& action,
+                                size_t tensor, double bytes);
   const StageMemory& memory(int stage) const { return stages_[static_cast<size_t>(stage)]; }
   bool is_here(int stage) const { return shapes_.are_on_one_rank(stage, own_stages_.front()); }
   void end_step();
@@ -145,7 +135,7 @@ class PipelineMemory {
   RankExchanges& own_;
   const bool keeps_sent_;
   const std::vector<layout::Action> actions_;
-  std::map<Edge, Pool> pools_;
+  std::map<Edge, plan::ReceiveBuffers> buffers_;
   std::map<Pass, double> kept_;
   std::map<std::tuple<int, int, int>, double> own_gradients_;  // from, to, micro-batch
   std::map<std::pair<int, int>, double> sent_;                 // the last gradients sent; from, to

@@ -12,8 +12,11 @@
 #include "troika/optim/optimizer.h"
 #include "troika/parallel/pipeline/stage_module.h"
 #include "troika/parallel/replicas.h"
+#include "troika/plan/memory/batch_memory.h"
 #include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/engine/placement.h"
+#include "troika/train/memory/batches.h"
+#include "troika/train/memory/module_exchange.h"
 #include "troika/train/memory/pipeline_memory.h"
 #include "troika/train/memory/prediction.h"
 
@@ -21,8 +24,8 @@ namespace troika::train {
 
 namespace {
 
-ExchangeShape shape_of(const layout::Plan& plan, int pipeline_rank,
-                       const optim::OptimizerOptions& optimizer) {
+plan::ExchangeShape shape_of(const layout::Plan& plan, int pipeline_rank,
+                             const optim::OptimizerOptions& optimizer) {
   const bool is_zero = plan.exchange.zero_stage > 0;
   return {
       .stage = static_cast<int>(plan.exchange.zero_stage),
@@ -48,7 +51,8 @@ std::vector<size_t> order_of_gradients(const StageMemory& stage) {
 
 // The exchanges of one rank. Follows parallel::OwnStages.
 RankExchanges exchanges_of(const nn::Model& model, const PipelineShapes& shapes, int rank,
-                           const std::vector<StageMemory>& stages, const ExchangeShape& shape) {
+                           const std::vector<StageMemory>& stages,
+                           const plan::ExchangeShape& shape) {
   const auto tied = shapes.tied_sets();
   RankExchanges result;
   std::map<std::string, std::pair<size_t, size_t>> places;  // of trained parameters
@@ -86,22 +90,10 @@ RankExchanges exchanges_of(const nn::Model& model, const PipelineShapes& shapes,
       for (const size_t index : order) {
         if (parameters[index].first == first + m) of_part.push_back(parameters[index].second);
       }
-      result.parts.push_back({s, ExchangeMemory(*modules[m], shape, of_part)});
+      result.parts.push_back({s, exchange_of(*modules[m], shape, of_part)});
     }
   }
   return result;
-}
-
-// The bytes that placing a batch adds to it.
-double copied_bytes(const data::Batch& batch, const Placement& placement) {
-  double bytes = 0;
-  const auto placed = placement.place(batch).tensors();
-  const auto before = batch.tensors();
-  for (size_t i = 0; i < placed.size(); ++i) {
-    const bool is_copy = placed[i].second.data_ptr() != before[i].second.data_ptr();
-    bytes += is_copy ? static_cast<double>(placed[i].second.nbytes()) : 0;
-  }
-  return bytes;
 }
 
 // The bytes of the parameters and buffers of a rank's stages.
@@ -178,17 +170,20 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
   const Placement placement{
       .precision = precision,
       .memory_format = nn::parse_memory_format(options_.trainer.memory_format, precision)};
-  const double copied = copied_bytes(some_batch(1), placement);
+  const auto micro_batch = batches_of(options_, some_batch(1), placement, batch_of(choice));
   std::vector<MemoryPrediction> result;
   for (int rank = 0; rank < shapes.pipeline_ranks(); ++rank) {
     const auto order = layout::asynchronous_stage(plan.asynchronous(), rank);
-    // The engine takes all micro-batches of a step at once, while the loader prepares the next
-    // ones; without flushes, those of later steps, too.
-    const int64_t ahead = order.warm_up + (order.steps_after_forward() ? order.replicas : 0);
-    const int64_t taken = plan.micro_batches + (plan.is_asynchronous() ? ahead : 0);
-    const int64_t loaded = taken + (options_.data.workers > 0 ? options_.data.prefetch : 0);
-    const double batches = batch_bytes(batch_of(choice) * loaded) +
-                           static_cast<double>(batch_of(choice) * taken) * copied;
+    const double ahead =
+        plan.is_asynchronous()
+            ? static_cast<double>(order.warm_up +
+                                  (order.steps_after_forward() ? order.replicas : 0))
+            : 0;
+    const double batches =
+        plan::batch_bytes({.is_pipeline = true,
+                           .micro_batches = static_cast<double>(plan.micro_batches),
+                           .ahead = ahead},
+                          micro_batch);
     auto own =
         exchanges_of(*model_, shapes, rank, stages, shape_of(plan, rank, options_.optimizer));
     const auto states = state_bytes(*model_, shapes, rank);
@@ -201,7 +196,7 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
       const auto held = part.memory.between_passes();
       parameters += static_cast<double>(held.parameters);
       between += static_cast<double>(held.gradients + held.buckets);
-      const auto start = part.memory.start();
+      const auto start = start_of(part.memory);
       const auto whole = static_cast<double>(part.memory.whole());
       made_by_exchanges =
           std::max(made_by_exchanges, left - whole + static_cast<double>(start.peak));

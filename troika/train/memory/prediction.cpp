@@ -14,8 +14,10 @@
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
 #include "troika/optim/optimizer.h"
+#include "troika/plan/memory/batch_memory.h"
 #include "troika/train/engine/pipeline_plan.h"
-#include "troika/train/memory/exchange_memory.h"
+#include "troika/train/memory/batches.h"
+#include "troika/train/memory/module_exchange.h"
 #include "troika/train/memory/pipeline_memory.h"
 #include "troika/train/memory/predicted_cut.h"
 #include "troika/train/options/limits.h"
@@ -73,7 +75,7 @@ bool has_convolutions(const torch::nn::Module& module) {
   return std::ranges::any_of(module.parameters(), [](const auto& one) { return one.dim() > 2; });
 }
 
-void follow(ExchangeMemory& exchange, const PassEvent& event) {
+void follow(plan::ExchangeMemory& exchange, const PassEvent& event) {
   if (event.kind == PassEvent::Kind::gradient) exchange.gradient(event.index);
   if (event.kind == PassEvent::Kind::block) exchange.block(event.index, event.next);
 }
@@ -324,7 +326,7 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
   const auto cut = cut_layers(plan);
   const auto parts = pass_of(choice).parts(batch_of(choice));
   const bool is_zero = plan.exchange.zero_stage > 0;
-  ExchangeMemory exchange(
+  auto exchange = exchange_of(
       module_,
       {.stage = static_cast<int>(plan.exchange.zero_stage),
        .ranks = is_zero ? static_cast<int>(plan.sharing_ranks()) : plan.mesh.size(Axis::data),
@@ -337,8 +339,8 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
   MemoryParts steady;
   steady.optimizer =
       optimizer_bytes(precision, exchange.stepped()) + average_bytes(precision, exchange.stepped());
-  const int64_t loaded = options_.data.workers > 0 ? options_.data.prefetch + 1 : 1;
-  steady.batches = batch_bytes(batch_of(choice) * loaded);
+  steady.batches = plan::batch_bytes(
+      {}, batches_of(options_, some_batch(1), Placement{.precision = precision}, batch_of(choice)));
   const double kept = left_for_backward(parts);
   MemoryPrediction result{.choice = choice};
   const auto consider = [&](double in_pass) {
@@ -383,7 +385,7 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
   const auto element_bytes = static_cast<double>(at::elementSize(precision.parameters));
   const double each = precision.parameters == at::kFloat ? 1 : 1 + 4 / element_bytes;
   const auto start =
-      comes_in_parts && !is_cut ? exchange.start_without_values(each) : exchange.start();
+      comes_in_parts && !is_cut ? start_without_values(exchange, each) : start_of(exchange);
   // A rank of a tensor axis keeps its shard of each parameter that is made.
   const double in_parts =
       is_cut ? static_cast<double>(exchange.whole()) + each * whole.largest : 0.0;

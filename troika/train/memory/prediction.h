@@ -13,6 +13,7 @@
 #include "troika/data/dataset.h"
 #include "troika/layout/plan.h"
 #include "troika/nn/model.h"
+#include "troika/plan/memory/memory_parts.h"
 #include "troika/train/memory/cut_layers.h"
 #include "troika/train/memory/pass_memory.h"
 #include "troika/train/memory/stage_memory.h"
@@ -36,20 +37,7 @@ struct MemoryChoice {
   bool operator==(const MemoryChoice&) const = default;
 };
 
-// The tensor bytes of one rank, as base/memory.h counts them, at the peak of a step.
-struct MemoryParts {
-  double parameters = 0;   // and buffers
-  double gradients = 0;    // averaged
-  double optimizer = 0;    // states, float32 masters and their gradients, averages of weights
-  double activations = 0;  // saved by the forward pass for the backward pass
-  double buckets = 0;      // gradients and parameters in communication
-  double workspace = 0;    // temporary tensors of operators, and recomputed activations
-  double batches = 0;      // the current batch and prefetched ones
-
-  double sum() const {
-    return parameters + gradients + optimizer + activations + buckets + workspace + batches;
-  }
-};
+using plan::MemoryParts;
 
 struct MemoryPrediction {
   MemoryChoice choice = {};

@@ -25,6 +25,7 @@
 #include "troika/train/callbacks/peak.h"
 #include "troika/train/engine/block_times.h"
 #include "troika/train/engine/blocks_apart.h"
+#include "troika/train/memory/batches.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/profile/counted_blocks.h"
@@ -254,6 +255,7 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
                           .micro_batch = static_cast<double>(samples)};
   const auto gpu = compat::gpu_name(placement.device);
   profile.device = gpu.empty() ? cpu_model() : gpu;
+  profile.in_step.batches = batches_of(options, profiled_samples(dataset, 1), placement, samples);
   profile.blocks = counted_blocks(options, dataset, placement.precision, samples, group);
   add_tensor_cuts(profile.blocks, options, dataset, placement.precision, samples, group);
   profile.edges = edges_of(task.blocks());

@@ -1,90 +1,59 @@
-#include "troika/train/memory/exchange_memory.h"
+#include "troika/plan/memory/exchange_memory.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <string>
+#include <utility>
 
 #include "troika/base/error.h"
-#include "troika/compat/autograd.h"  // of GradientSlot
-#include "troika/compat/tensor_memory.h"
-#include "troika/compat/torch.h"
 #include "troika/layout/buckets.h"
-#include "troika/nn/model.h"
-#include "troika/nn/state.h"
-#include "troika/parallel/block_parameters.h"
-#include "troika/parallel/buckets.h"
-#include "troika/parallel/replicas.h"
-#include "troika/parallel/sharded.h"
 
-namespace troika::train {
+namespace troika::plan {
 
 namespace {
 
-using Members = std::vector<std::vector<size_t>>;
-
-Members members_by_block(const nn::Model& model, const std::vector<parallel::GradientSlot>& slots) {
-  std::map<std::string, size_t> numbers;
-  for (size_t i = 0; i < slots.size(); ++i) numbers.emplace(slots[i].name, i);
-  Members result;
-  for (const auto& names : parallel::buckets_of_blocks(model)) {
-    auto& members = result.emplace_back();
-    for (const auto& name : names) members.push_back(numbers.at(name));
-  }
-  return result;
+std::vector<std::vector<size_t>> assigned(const ExchangedState& state, const ExchangeShape& shape,
+                                          const std::vector<size_t>& by) {
+  std::vector<layout::BucketItem> items;
+  for (const auto& one : state.trained) items.push_back({.bytes = one.bytes(), .kind = one.kind});
+  return layout::assign_buckets(items, by, shape.first_bucket_bytes, shape.bucket_bytes);
 }
 
 }  // namespace
 
-ExchangeMemory::ExchangeMemory(const torch::nn::Module& module, const ExchangeShape& shape,
+ExchangeMemory::ExchangeMemory(ExchangedState state, const ExchangeShape& shape,
                                const std::vector<size_t>& order)
-    : shape_(shape) {
-  std::vector<parallel::GradientSlot> slots;
-  for (auto& parameter : nn::trained_parameters(module)) {
-    auto& slot = slots.emplace_back();
-    slot.name = parameter.first;
-    slot.parameter = parameter.second;
-    bytes_of_.push_back(static_cast<int64_t>(parameter.second.nbytes()));
-    trained_bytes_ += bytes_of_.back();
-  }
-  for (const auto& entry : nn::named_state(module)) {
-    other_bytes_ += static_cast<int64_t>(entry.second.nbytes());
-  }
-  other_bytes_ -= trained_bytes_;
-  const auto assigned = [&](const std::vector<size_t>& by) {
-    return parallel::assign_buckets(slots, by, shape_.first_bucket_bytes, shape_.bucket_bytes);
-  };
-  std::vector<size_t> first_order(slots.size());
-  std::iota(first_order.rbegin(), first_order.rend(), 0);
-  const auto* model = dynamic_cast<const nn::Model*>(&module);
+    : shape_(shape), state_(std::move(state)), bucket_of_(state_.trained.size()) {
+  for (const auto& one : state_.trained) trained_bytes_ += one.bytes();
   const bool by_block = shape_.stage == 3 && !shape_.gathers_at_once;
-  TROIKA_CHECK(model || !by_block, "ZeRO 3 shares out the parameters of blocks");
-  Members members = by_block ? members_by_block(*model, slots) : assigned(first_order);
+  TROIKA_CHECK(!state_.of_blocks.empty() || !by_block,
+               "ZeRO 3 shares out the parameters of blocks");
+  std::vector<size_t> first_order(state_.trained.size());
+  std::iota(first_order.rbegin(), first_order.rend(), 0);
+  auto members = by_block ? state_.of_blocks : assigned(state_, shape_, first_order);
   if (shape_.stage == 0 && shape_.reorders_buckets && !is_alone()) {
-    auto later = assigned(order);
+    auto later = assigned(state_, shape_, order);
     buckets_change_ = members != later;
     members = std::move(later);
   }
-  bucket_of_.resize(slots.size());
-  for (const auto& indices : members) {
-    Bucket& bucket = buckets_.emplace_back();
-    bucket.members = indices.size();
-    for (const size_t i : indices) {
-      bucket_of_[i] = buckets_.size() - 1;
-      const int64_t count = slots[i].parameter.numel();
-      bucket.count = layout::item_offset(bucket.count, count, shape_.shard_multiple) + count;
-      bucket.element_bytes = static_cast<int64_t>(slots[i].parameter.element_size());
-    }
-    if (shape_.stage == 0) continue;
-    bucket.count = layout::padded_count(bucket.count, shape_.ranks, shape_.shard_multiple);
-    bucket.shared = shape_.stage == 3 && bucket.count >= parallel::ShardedOptions().keep_elements;
-  }
-  if (by_block) {
-    std::map<std::string, size_t> places;
-    for (size_t i = 0; i < slots.size(); ++i) places.emplace(slots[i].name, bucket_of_[i]);
-    needs_ = parallel::buckets_needed(*model, places);
-  }
+  for (const auto& indices : members) add_bucket(indices);
   begin_pass();
+}
+
+void ExchangeMemory::add_bucket(const std::vector<size_t>& members) {
+  Bucket& bucket = buckets_.emplace_back();
+  bucket.members = members.size();
+  for (const size_t i : members) {
+    bucket_of_[i] = buckets_.size() - 1;
+    const auto& one = state_.trained[i];
+    bucket.count =
+        layout::item_offset(bucket.count, one.elements, shape_.shard_multiple) + one.elements;
+    bucket.element_bytes = one.element_bytes;
+  }
+  if (shape_.stage == 0) return;
+  if (shape_.pads_buckets) {
+    bucket.count = layout::padded_count(bucket.count, shape_.ranks, shape_.shard_multiple);
+  }
+  bucket.shared = shape_.stage == 3 && bucket.count >= shape_.keep_elements;
 }
 
 int64_t ExchangeMemory::stepped() const {
@@ -107,12 +76,13 @@ HeldBytes ExchangeMemory::between_passes() const {
   return result;
 }
 
-ExchangeMemory::Start ExchangeMemory::start_without_values(double made) const {
-  Start result{.peak = 0, .left = other_bytes_};
+ExchangeMemory::Start ExchangeMemory::start_without_values(double made,
+                                                           int64_t least_without) const {
+  Start result{.peak = 0, .left = state_.other_bytes};
   int64_t small = 0, largest = 0;
-  for (const int64_t bytes : bytes_of_) {
-    small += bytes < compat::kLeastWithoutMemory ? bytes : 0;
-    largest = std::max(largest, bytes);
+  for (const auto& one : state_.trained) {
+    small += one.bytes() < least_without ? one.bytes() : 0;
+    largest = std::max(largest, one.bytes());
   }
   for (const auto& bucket : buckets_) {
     const int64_t own = bucket.bytes() / shape_.ranks;
@@ -125,10 +95,9 @@ ExchangeMemory::Start ExchangeMemory::start_without_values(double made) const {
 }
 
 // Follows parallel::make_same(), Reducer and ParameterShards in turn.
-ExchangeMemory::Start ExchangeMemory::start() const {
-  const int64_t whole = trained_bytes_ + other_bytes_;
-  const int64_t pack = shape_.ranks > 1 ? std::min(whole, parallel::kPackBytes) : 0;
-  Start result{.peak = whole + pack, .left = whole};
+ExchangeMemory::Start ExchangeMemory::start(int64_t pack_bytes) const {
+  const int64_t pack = shape_.ranks > 1 ? std::min(whole(), pack_bytes) : 0;
+  Start result{.peak = whole() + pack, .left = whole()};
   const auto take = [&](int64_t bytes) {
     result.left += bytes;
     result.peak = std::max(result.peak, result.left);
@@ -140,8 +109,8 @@ ExchangeMemory::Start ExchangeMemory::start() const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     const auto& bucket = buckets_[b];
     take(bucket.bytes());
-    for (size_t i = 0; i < bytes_of_.size(); ++i) {
-      if (bucket_of_[i] == b) take(-bytes_of_[i]);
+    for (size_t i = 0; i < bucket_of_.size(); ++i) {
+      if (bucket_of_[i] == b) take(-state_.trained[i].bytes());
     }
     if (!bucket.shared) continue;
     take(bucket.bytes() / shape_.ranks);
@@ -162,7 +131,7 @@ void ExchangeMemory::begin_pass() {
 }
 
 void ExchangeMemory::sum_all(bool all) {
-  summed_.assign(bytes_of_.size(), all);
+  summed_.assign(state_.trained.size(), all);
   summed_bytes_ = all ? trained_bytes_ : 0;
 }
 
@@ -179,7 +148,7 @@ void ExchangeMemory::open(Bucket& bucket) {
 void ExchangeMemory::accumulate(size_t parameter) {
   if (!keeps_sums() || summed_[parameter]) return;
   summed_[parameter] = true;
-  summed_bytes_ += bytes_of_[parameter];
+  summed_bytes_ += state_.trained[parameter].bytes();
 }
 
 void ExchangeMemory::open_for(size_t parameter) {
@@ -190,7 +159,7 @@ void ExchangeMemory::gradient(size_t parameter) {
   if (is_alone()) accumulate(parameter);
   if (shape_.stage < 2) return;
   open_for(parameter);
-  if (summed_[parameter]) summed_bytes_ -= bytes_of_[parameter];
+  if (summed_[parameter]) summed_bytes_ -= state_.trained[parameter].bytes();
   summed_[parameter] = false;
   --buckets_[bucket_of_[parameter]].pending;
   while (launched_ < buckets_.size() && buckets_[launched_].pending == 0) ++launched_;
@@ -210,14 +179,14 @@ void ExchangeMemory::block(size_t index, int64_t next) {
   if (shape_.stage < 3) return;
   for (auto& bucket : buckets_) bucket.whole = false;
   const auto gather = [&](size_t of) {
-    for (const size_t b : needs_[of]) buckets_[b].whole = buckets_[b].shared;
+    for (const size_t b : state_.needs[of]) buckets_[b].whole = buckets_[b].shared;
   };
   gather(index);
   if (next >= 0) gather(static_cast<size_t>(next));
 }
 
 HeldBytes ExchangeMemory::held() const {
-  HeldBytes result{.parameters = other_bytes_, .gradients = summed_bytes_};
+  HeldBytes result{.parameters = state_.other_bytes, .gradients = summed_bytes_};
   for (const auto& bucket : buckets_) {
     const int64_t own = bucket.bytes() / shape_.ranks;
     result.parameters += bucket.shared ? own : bucket.bytes();
@@ -228,4 +197,4 @@ HeldBytes ExchangeMemory::held() const {
   return result;
 }
 
-}  // namespace troika::train
+}  // namespace troika::plan
