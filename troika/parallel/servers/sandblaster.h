@@ -123,7 +123,7 @@ class Sandblaster : public Exchange {
   bool is_read_ = false;  // states_ are those of the last round
   optim::NamedTensors states_;
   std::map<std::string, at::Tensor> unwritten_;  // float64 values of tables, flat
-  std::vector<IterationNumbers> iterations_;  // since the last take_statistics()
+  std::vector<IterationNumbers> iterations_;     // since the last take_statistics()
   std::unique_ptr<server::World> world_;
   std::unique_ptr<Coordination> coordination_;  // on rank 0 of a world in the ranks' processes
   server::Worker* worker_ = nullptr;
