@@ -115,7 +115,9 @@ Entry add_train(CLI::App& app) {
                 more,
                 [&](train::TrainOptions& options) {
                   if (arguments->trace) options.trainer.trace = true;
-                  if (find) options = train::with_searched_servers(std::move(options));
+                  if (find)
+                    options =
+                        train::with_searched_servers(std::move(options), options_of(*find).cluster);
                   if (arguments->plan.empty() || find) return;
                   take_plan(options, arguments->plan, overrides);
                 });

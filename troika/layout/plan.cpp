@@ -347,7 +347,9 @@ void Plan::verify() const {
   }
   if (!is_summation && exchange.summation != SummationExchange())
     refuse("values of summation", method, "exchange.method summation");
-  const int64_t count = servers.count > 0 ? servers.count : mesh.ranks();
+  const int worlds =
+      exchange.method == ExchangeMethod::downpour ? mesh.size(Axis::data) : mesh.ranks();
+  const int64_t count = servers.count > 0 ? servers.count : worlds;
   if (has_servers() && servers.replicas >= count) {
     refuse("servers.replicas", std::to_string(servers.replicas),
            fmt::format("fewer than the {} server{}", count, count == 1 ? "" : "s"));

@@ -66,7 +66,6 @@ struct ProfiledBlock {
   double saved_bytes = 0;      // kept from the forward pass until the backward pass
   double parameter_bytes = 0;  // the gradients take the same number of bytes
   double workspace_bytes = 0;  // in use only while a pass of the block runs
-  double fixed_bytes = 0;      // of buffers, and of parameters that are not trained
   BlockInStage in_stage = {};
 
   // Whether the block computes outputs and loss together (nn::Model::has_output_layer()). Its stage

@@ -48,6 +48,8 @@ void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   block.parameter_bytes *= left(cut->parameter_share, 0);
   block.in_stage.fixed_bytes *= left(cut->parameter_share, 0);
   block.in_stage.borrowed_bytes *= left(cut->parameter_share, 0);
+  // Other blocks keep the state of the generator, which is not cut.
+  if (block.has_output_layer) block.in_stage.recomputed_saved_bytes *= saved;
   // With sequence parallelism, blocks exchange tokens.
   if (cut->cuts_output || sequence_parallel) block.output_bytes /= ranks;
 }

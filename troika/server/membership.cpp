@@ -263,7 +263,9 @@ bool Membership::note_end(const std::string& name, const std::string& how) {
 
 bool Membership::is_needed(Role role, const std::string& name) const {
   if (is_over_ || !beginning_.failure.empty() || have_workers_ended()) return false;
-  return role == Role::server ? !is_assigned_ : !has_begun_ && !beginning_.workers.contains(name);
+  // Without tables nothing is assigned; the workers need the servers from their first step on.
+  const bool needs_servers = map_.tables.empty() ? !has_begun_ : !is_assigned_;
+  return role == Role::server ? needs_servers : !has_begun_ && !beginning_.workers.contains(name);
 }
 
 void Membership::fail(const std::string& reason) {

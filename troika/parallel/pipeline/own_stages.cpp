@@ -36,6 +36,19 @@ void require_unsharded_ties(const nn::Model& model, const StagesOfModel& stages,
                .hint = "or a cut that keeps the parameter on one rank"});
 }
 
+// Makes no calls of a group, either.
+void require_one_part(const nn::Model& model, const StagesOfModel& stages,
+                      const PipelinePlace& place, const PipelineOptions& options) {
+  const size_t own = place.own_stages().size();
+  const auto tied = tied_sets(model, stages, place);
+  if (!options.one_part || (own == 1 && tied.empty())) return;
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "servers step one part of the model for each rank",
+               .got = own > 1 ? fmt::format("{} stages on a rank", own)
+                              : *tied.front().names.begin() + " in several stages",
+               .expected = "one stage on each rank, and no parameter that several stages use"});
+}
+
 // Removes the parameters whose shards differ in size on the ranks of the tensor axis.
 std::set<std::string> take_uneven(std::set<std::string>& names, const TensorParallel& tensor) {
   std::set<std::string> uneven;
@@ -52,6 +65,7 @@ OwnStages::OwnStages(const nn::Model& model, const StagesOfModel& stages,
                      const comm::MeshGroups& groups, const TensorParallel* tensor)
     : model_(model), of_model_(stages), place_(place) {
   require_unsharded_ties(model, stages, place, options);
+  require_one_part(model, stages, place, options);
   tied_ = std::make_unique<TiedParameters>(model, stages, place, groups.world());
   std::set<std::string> seen;  // in an earlier stage of this rank
   for (const int stage : place.own_stages()) {

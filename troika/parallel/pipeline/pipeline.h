@@ -137,8 +137,7 @@ class Pipeline : public ParameterStore {
   // Reduces over the replicas of this rank's stages.
   const GroupReducer& shards_reducer() const override;
   void complete_sums(const at::Tensor& sums) const override;
-  // That of the exchange of this rank's only part, if it has one. Throws Error(usage) if this rank
-  // has several parts, each with an optimizer of its own.
+  // That of the exchange of this rank's only part, if it has one (PipelineOptions::one_part).
   std::unique_ptr<optim::FlatOptimizer> own_optimizer() override;
   void step_by(const std::function<void()>& update) override;
   void spread_parameters() override;

@@ -52,6 +52,9 @@ struct PipelineOptions {
       make_exchange = {};
   // Whether these exchanges shard parameters over the replicas.
   bool shards_over_replicas = false;
+  // Whether each rank must have a single exchange: one stage, without parameters that several
+  // stages use.
+  bool one_part = false;
   // On a mesh with a tensor axis: how it cuts the model's layers, and TensorOptions::sequence.
   SplitTable split_table = {};
   bool sequence_parallel = false;

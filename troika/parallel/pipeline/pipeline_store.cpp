@@ -132,16 +132,10 @@ std::vector<Pipeline::OwnExchange> Pipeline::exchanges() const {
 
 std::unique_ptr<optim::FlatOptimizer> Pipeline::own_optimizer() {
   std::unique_ptr<optim::FlatOptimizer> own;
-  int parts = 0;
   own_->for_each_part([&](StagePart& part) {
-    ++parts;
     if (auto optimizer = part.exchange->own_optimizer()) own = std::move(optimizer);
   });
-  if (!own || parts == 1) return own;
-  throw Error("parallel", ErrorKind::usage,
-              {.what = "servers step one part of the model for each rank",
-               .got = fmt::format("{} parts on a rank", parts),
-               .expected = "one stage on each rank, and no parameter that several stages use"});
+  return own;
 }
 
 void Pipeline::fetch_states() {

@@ -89,6 +89,16 @@ struct Downpour::Fetch {
   server::Handle pushes;
 };
 
+namespace {
+
+// Launched servers have one clock for all places, and others a clock for each.
+std::vector<std::string> prefixes_with_these_cuts(const ReplicaPlace& place) {
+  const bool is_launched = launched_role().role != server::WorldRole::alone;
+  return is_launched ? place.prefixes : std::vector<std::string>{place.prefix};
+}
+
+}  // namespace
+
 Downpour::Downpour(torch::nn::Module& module, const ReplicaPlace& place,
                    const DownpourOptions& options)
     : module_(module),
@@ -96,7 +106,8 @@ Downpour::Downpour(torch::nn::Module& module, const ReplicaPlace& place,
       buffers_(place.prefix + "buffers"),
       replica_(place.replicas.rank()),
       timeout_(place.replicas.options().timeout),
-      numbers_(std::make_unique<ReplicaNumbers>(replica_, place.replicas.size(), place.prefix)),
+      numbers_(std::make_unique<ReplicaNumbers>(replica_, place.replicas.size(), place.prefix,
+                                                prefixes_with_these_cuts(place))),
       warm_start_left_(place.replicas.size() > 1 ? options_.warm_start_steps : 0) {
   require_downpour(options);
   const auto& replicas = place.replicas;

@@ -13,6 +13,7 @@ namespace {
 // cut that each replica has begun, and the steps by staleness.
 constexpr server::KeySpan kPushes{0, 1}, kGiven{1, 1};
 constexpr int kMarks = 2;  // the first replica's key
+constexpr const char* kTable = "replicas";
 
 // Not 0, with which the table begins.
 double mark_of(int64_t cut) {
@@ -26,11 +27,10 @@ double mark_of_giver(int64_t cut, int number) {
 
 }  // namespace
 
-ReplicaNumbers::ReplicaNumbers(int replica, int replicas, const std::string& prefix)
-    : table_(prefix + "replicas"),
-      replica_(replica),
-      replicas_(replicas),
-      steps_(kMostStaleness + 1) {
+ReplicaNumbers::ReplicaNumbers(int replica, int replicas, const std::string& prefix,
+                               const std::vector<std::string>& prefixes)
+    : table_(prefix + kTable), replica_(replica), replicas_(replicas), steps_(kMostStaleness + 1) {
+  for (const auto& of_place : prefixes) tables_.push_back(of_place + kTable);
   total_.resize(spec().keys);
   reported_ = total_;
 }
@@ -114,9 +114,12 @@ void ReplicaNumbers::end_giving(int64_t cut, int number, Deadline deadline) {
 }
 
 bool ReplicaNumbers::has_been_given(int64_t cut, int number, Deadline deadline) const {
-  const auto pulled = worker_->pull(table_, kGiven);
-  pulled.wait(deadline);
-  return pulled.values<double>()[0] == mark_of_giver(cut, number);
+  std::vector<server::Handle> pulled;
+  for (const auto& table : tables_) pulled.push_back(worker_->pull(table, kGiven));
+  return std::ranges::all_of(pulled, [&](const server::Handle& given) {
+    given.wait(deadline);
+    return given.values<double>()[0] == mark_of_giver(cut, number);
+  });
 }
 
 std::vector<std::pair<std::string, double>> ReplicaNumbers::take_statistics() {

@@ -23,8 +23,9 @@ namespace troika::parallel {
 // most, and throw the errors of server::Handle::wait(). Not thread-safe.
 class ReplicaNumbers {
  public:
-  // `prefix` begins the table's name.
-  ReplicaNumbers(int replica, int replicas, const std::string& prefix);
+  // `prefix` begins the table's name. The tables of `prefixes` have the same cuts as this one.
+  ReplicaNumbers(int replica, int replicas, const std::string& prefix,
+                 const std::vector<std::string>& prefixes);
 
   server::TableSpec spec() const;
   // Must be called before the functions below. `worker` must outlive this object's calls.
@@ -50,7 +51,8 @@ class ReplicaNumbers {
   // Marks that this replica, the one of this number, has given what all take at the cut. Blocks
   // until the mark is kept.
   void end_giving(int64_t cut, int number, Deadline deadline);
-  // Whether the replica of this number has called end_giving() for this cut.
+  // Whether the replicas of this number have called end_giving() for this cut, in all tables that
+  // have it. So all ranks of a replica agree, even if one of another replica is lost.
   bool has_been_given(int64_t cut, int number, Deadline deadline) const;
   // Returns percentiles of the pushes of all replicas up to the last cut, since the call before.
   std::vector<std::pair<std::string, double>> take_statistics();
@@ -66,6 +68,7 @@ class ReplicaNumbers {
   void take_counts();
 
   const std::string table_;
+  std::vector<std::string> tables_;  // with the same cuts, including this one
   const int replica_, replicas_;
   server::Worker* worker_ = nullptr;
   int64_t own_ = 0;  // pushes

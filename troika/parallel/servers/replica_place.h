@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "troika/comm/group.h"
 
@@ -13,6 +14,7 @@ struct ReplicaPlace {
   comm::Group replicas;     // the ranks at this place, in the order of replicas
   comm::Group all;          // the ranks of all replicas, those of a replica one after the other
   std::string prefix = {};  // of the names of this place's tables; empty if replicas have one rank
+  std::vector<std::string> prefixes = {""};  // of all places
 
   // Each rank of the group is a replica.
   static ReplicaPlace of_each(const comm::Group& group) {

@@ -11,7 +11,7 @@ namespace troika::plan {
 
 namespace {
 
-constexpr int64_t kPiecesOfBucket = 8;
+constexpr int64_t kPiecesOfBucket = 8, kMostPieces = 32;
 
 // The parameters of blocks, and their indices by block.
 std::pair<ExchangedState, std::vector<std::vector<size_t>>> state_of(
@@ -21,7 +21,8 @@ std::pair<ExchangedState, std::vector<std::vector<size_t>>> state_of(
   std::vector<std::vector<size_t>> of_blocks;
   for (const double bytes : blocks.parameter_bytes) {
     auto& own = of_blocks.emplace_back();
-    const int64_t whole = std::llround(bytes), pieces = (whole + most - 1) / most;
+    const int64_t whole = std::llround(bytes),
+                  pieces = std::min((whole + most - 1) / most, kMostPieces);
     for (int64_t i = 0; i < pieces; ++i) {
       own.push_back(state.trained.size());
       state.trained.push_back({.elements = whole * (i + 1) / pieces - whole * i / pieces});

@@ -110,6 +110,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
   if (cuts_layers) options.split_table = task.split_table();
   options.sequence_parallel = plan.stages.sequence_parallel;
   options.shards_over_replicas = is_sharded;
+  options.one_part = plan.trains_replicas();
   options.make_exchange = [&](torch::nn::Module& part, const comm::Group& data) {
     if (setup.replicas) {
       return make_replica_exchange(plan, setup.options, recipe_, task, part, *setup.replicas);

@@ -130,12 +130,31 @@ TrainOptions with_launched_servers(TrainOptions options, const server::WorldOpti
   return options;
 }
 
-TrainOptions with_searched_servers(TrainOptions options) {
+TrainOptions with_searched_servers(TrainOptions options,
+                                   const std::optional<layout::Cluster>& described) {
   const auto role = parallel::launched_role();
-  if (role.role == server::WorldRole::alone) return options;
+  const auto require = [](bool holds, const char* what, const std::string& got,
+                          const std::string& expected) {
+    if (holds) return;
+    throw Error("train", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+  };
+  if (role.role == server::WorldRole::alone) {
+    const size_t spares = described ? described->spares.size() : 0;
+    require(spares == 0, "spare hosts of --cluster, and no servers were launched",
+            std::to_string(spares), fmt::format("0, or troika launch --servers {}", spares));
+    return options;
+  }
   const auto plan = resolve_plan(options, layout::Cluster::uniform(1, role.workers));
-  const bool is_summation = plan.exchange.method == layout::ExchangeMethod::summation;
-  return plan.has_servers() || is_summation ? options : with_strategy(options, kSummationStrategy);
+  if (plan.has_servers() || plan.exchange.method == layout::ExchangeMethod::summation) {
+    return options;
+  }
+  const bool is_plain = plan.exchange.method == layout::ExchangeMethod::all_reduce &&
+                        plan.schedule == layout::kOneStageSchedule && plan.threads == 0 &&
+                        plan.mesh.ranks() == plan.mesh.size(layout::Axis::data) &&
+                        plan.micro_batches == options.trainer.accumulate_grad_batches;
+  require(is_plain, "--plan auto in a launch with servers replaces data parallelism",
+          "strategy " + plan.strategy, "strategy auto, ddp or byteps");
+  return with_strategy(options, kSummationStrategy);
 }
 
 void serve_parameters(const TrainOptions& options, const server::WorldOptions& role) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "troika/comm/group.h"
+#include "troika/layout/cluster.h"
 #include "troika/layout/plan.h"
 #include "troika/parallel/exchange.h"
 #include "troika/parallel/servers/replica_place.h"
@@ -30,8 +32,10 @@ std::unique_ptr<parallel::Exchange> make_served_exchange(const layout::Plan& pla
 TrainOptions with_launched_servers(TrainOptions options, const server::WorldOptions& role);
 
 // Returns the options with which `--plan auto` searches: in a process that was launched with
-// servers, those of summation servers, unless the strategy has servers already.
-TrainOptions with_searched_servers(TrainOptions options);
+// servers, those of summation servers in place of plain data parallelism. Throws Error(usage) there
+// for other strategies without servers, and elsewhere for a described cluster with spare hosts.
+TrainOptions with_searched_servers(TrainOptions options,
+                                   const std::optional<layout::Cluster>& described);
 
 // Runs the scheduler or the server that this process is (parallel::serve()), of a run with these
 // options. Blocks until the run's workers have ended.

@@ -81,11 +81,16 @@ ReplicaRun make_replica_run(const TrainOptions& options, layout::Plan plan,
   plan.mesh = layout::Mesh::parse(fmt::format("pipeline={} data=1 tensor={}",
                                               plan.mesh.size(Axis::pipeline),
                                               plan.mesh.size(Axis::tensor)));
+  std::vector<std::string> prefixes;
+  for (int place = 0; place < each; ++place) prefixes.push_back(fmt::format("place-{}.", place));
   return {number,
           replicas,
           std::move(plan),
           own_world(options, all, number, at, each),
-          {.replicas = *all.split(at, number), .all = all, .prefix = fmt::format("place-{}.", at)}};
+          {.replicas = *all.split(at, number),
+           .all = all,
+           .prefix = prefixes[static_cast<size_t>(at)],
+           .prefixes = prefixes}};
 }
 
 TrainOptions replica_options(const TrainOptions& options, const ReplicaRun& run,
