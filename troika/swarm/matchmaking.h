@@ -42,8 +42,8 @@ const char* describe(Refusal refusal);
 
 // The group that a peer looks for.
 struct Search {
-  std::string key;            // groups have members of one key
-  std::string schema;         // digest of the form of the vectors
+  std::string key = {};       // groups have members of one key
+  std::string schema = {};    // digest of the form of the vectors
   WallTime deadline{};        // when this peer, if it leads, begins with those that it has
   bool is_client = false;     // others cannot connect to it: it does not lead
   std::string gathered = {};  // tells all members of the group something about this peer

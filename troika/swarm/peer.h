@@ -24,7 +24,7 @@ namespace troika::swarm {
 template <typename Number>
 struct PeerOptions {
   // The same on all peers of a run.
-  std::string run;
+  std::string run = {};
   std::string schema = {};   // digest of the form of the values; peers with another are refused
   int64_t target_batch = 1;  // samples of a step
   net::Packing<Number> packing = {};  // of values in averagings

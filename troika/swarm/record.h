@@ -24,9 +24,9 @@ WallTime system_time();
 using RecordKey = std::tuple<std::string, std::string, std::string>;
 
 struct Record {
-  std::string run;
-  std::string kind;
-  std::string peer;          // the name of the identity that signs it
+  std::string run = {};
+  std::string kind = {};
+  std::string peer = {};     // the name of the identity that signs it
   std::string sub_key = {};  // tells several records of one kind apart
   int64_t epoch = 0;
   WallTime created{};
@@ -76,12 +76,12 @@ const char* describe(RecordFault fault);
 
 // The rules by which each reader checks records. All peers of a run have the same.
 struct RecordRules {
-  std::string run;
+  std::string run = {};
   // The name of the authority whose tokens peers must have. Empty: all peers are admitted.
   std::string authority = {};
   // The known kinds. A function returns whether a record, whose signature was checked, has a body
   // that its readers understand; it is not called for withdrawn records.
-  std::map<std::string, std::function<bool(const Record&)>> kinds;
+  std::map<std::string, std::function<bool(const Record&)>> kinds = {};
   size_t most_body = size_t{16} << 10;  // bytes
   WallTime longest_life = std::chrono::minutes(10);
   WallTime skew = std::chrono::seconds(3);
