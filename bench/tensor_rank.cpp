@@ -42,8 +42,8 @@ class CutModel {
       : model_(troika::nn::make_model(options)),
         tensor_(*model_, axis, troika::parallel::split_table(options), {.sequence = sequence}),
         tokens_(troika::nn::example_input(options, kSamples)),
-        loss_(std::make_shared<troika::nn::OutputLoss>(troika::nn::OutputLoss{
-            at::randint(options.vocab_size, tokens_.sizes(), at::kLong)})) {}
+        loss_(std::make_shared<troika::nn::OutputLoss>(
+            troika::nn::OutputLoss{at::randint(options.vocab_size, tokens_.sizes(), at::kLong)})) {}
 
   void step() {
     model_->zero_grad(/*set_to_none=*/true);
@@ -79,13 +79,9 @@ int main(int argc, char** argv) try {
                  sequence);
   troika::answer_commands({
       {"sync",
-       [&](int times) {
-         return troika::seconds_of_steps(world, times, [&] { cut.step(); });
-       }},
+       [&](int times) { return troika::seconds_of_steps(world, times, [&] { cut.step(); }); }},
       {"quiet",
-       [&](int times) {
-         return troika::seconds_of_steps(world, times, [&] { quiet.step(); });
-       }},
+       [&](int times) { return troika::seconds_of_steps(world, times, [&] { quiet.step(); }); }},
   });
 } catch (const std::exception& error) {
   return troika::comm::end_with(error);
