@@ -196,13 +196,32 @@ TEST(Peers, ADownloadHoldsUpNoAveraging) {
 TEST(Peers, WrongUsesAreRefused) {
   test::SimulatedNetwork network(1);
   const auto identity = identity_of(1);
-  auto& other = network.add("other");
-  EXPECT_THROW(Peer<double>(other, identity, {.run = "run"}, {}), Error);
+  const PeerCallbacks<double> callbacks{.due = [](int64_t) {},
+                                        .averaged = {},
+                                        .state = [] { return nullptr; },
+                                        .load = [](int64_t, const std::string&) {}};
   auto& endpoint = network.add(identity.name());
-  EXPECT_THROW(Peer<double>(endpoint, identity, {.run = "run", .target_batch = 0}, {}), Error);
-  Peer<double> peer(endpoint, identity, {.run = "run"}, {}, clock_of(network));
-  EXPECT_THROW(peer.contribute(0, nullptr, 1), Error);
-  EXPECT_THROW(peer.contribute(0, std::make_shared<std::vector<double>>(1), NAN), Error);
+  const auto make = [&](net::Endpoint& at, PeerOptions<double> options,
+                        const PeerCallbacks<double>& calls) {
+    options.run = "run";
+    return std::make_unique<Peer<double>>(at, identity, options, calls, clock_of(network));
+  };
+  EXPECT_THROW(make(network.add("other"), {}, callbacks), Error);
+  EXPECT_THROW(make(endpoint, {.target_batch = 0}, callbacks), Error);
+  for (const double bandwidth : {-1., 0., double{INFINITY}, double{NAN}}) {
+    EXPECT_THROW(make(endpoint, {.bandwidth = bandwidth}, callbacks), Error) << bandwidth;
+  }
+  for (const int missing : {0, 1, 2}) {
+    auto some = callbacks;
+    if (missing == 0) some.due = {};
+    if (missing == 1) some.state = {};
+    if (missing == 2) some.load = {};
+    EXPECT_THROW(make(endpoint, {}, some), Error) << missing;
+  }
+  EXPECT_NO_THROW(make(endpoint, {.mode = Mode::auxiliary}, {}));
+  const auto peer = make(endpoint, {}, callbacks);
+  EXPECT_THROW(peer->contribute(0, nullptr, 1), Error);
+  EXPECT_THROW(peer->contribute(0, std::make_shared<std::vector<double>>(1), NAN), Error);
 }
 
 }  // namespace
