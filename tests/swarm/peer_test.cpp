@@ -193,6 +193,56 @@ TEST(Peers, ADownloadHoldsUpNoAveraging) {
   EXPECT_GT(run.all[0]->steps - before, 20) << during;
 }
 
+// Rounds alone take no time, and tell nothing about those of a group.
+TEST(Peers, RoundsAloneShortenNoTimeout) {
+  Trainers run(10, 320, {.bytes_per_second = 4e3});
+  run.add(16);
+  pass(run.network, 100);
+  run.add(16);
+  int whole = 0, partial = 0;
+  run.checked = [&](size_t, const SwarmStep& step, const std::vector<double>&) {
+    if (step.members.size() > 1) ++(step.averaging.is_complete() ? whole : partial);
+  };
+  pass(run.network, 200);
+  EXPECT_GT(whole, 4);
+  EXPECT_EQ(partial, 0);
+}
+
+// The state of the peer that is ahead is not waited for when that peer is gone.
+TEST(Peers, ADownloadTurnsToThePeersThatAreLeft) {
+  Trainers run(11, 1000, {.bytes_per_second = 20e3});
+  run.add(8, {.version = {.epoch = 5, .history = "left"}});
+  run.add(8, {.version = {.epoch = 50, .history = "gone"}});
+  run.cut(0, 1);
+  auto& peer = run.add(8);
+  for (int i = 0; i < 1000 && !(peer.peer->is_downloading() && peer.peer->peers().size() == 3);
+       ++i) {
+    pass(run.network, .01);
+  }
+  ASSERT_TRUE(peer.peer->is_downloading());
+  pass(run.network, .1);
+  run.kill(1);
+  pass(run.network, 10);
+  EXPECT_EQ(peer.loads, 1);
+  EXPECT_GE(peer.peer->epoch(), 5);
+  EXPECT_LT(peer.peer->epoch(), 50);
+}
+
+TEST(Timeouts, AreRaisedAndFallAgain) {
+  AdaptiveTimeout timeout(std::chrono::seconds(2), std::chrono::seconds(30));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(30));
+  timeout.add(std::chrono::seconds(1));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(2));
+  timeout.raise();
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(4));
+  timeout.raise();
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(8));
+  timeout.add(std::chrono::seconds(1));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(7));
+  for (int i = 0; i < 20; ++i) timeout.add(std::chrono::seconds(1));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(2));
+}
+
 TEST(Peers, WrongUsesAreRefused) {
   test::SimulatedNetwork network(1);
   const auto identity = identity_of(1);

@@ -1,4 +1,4 @@
-// What the members of a group tell each other before they average. Internal to the room.
+// Members of a group tell this to each other before they average. Internal to the room.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@ namespace troika::swarm {
 namespace {
 
 constexpr size_t kMostMatchmaking = size_t{1} << 20;
-// Of one member. The message that begins a group of kMostFollowers and their texts fits.
+// Bytes of a member's text. The message that begins a group of kMostFollowers fits the channel.
 constexpr size_t kMostGathered = 1024;
 constexpr size_t kMostFollowers = 512;
 constexpr net::Duration kTick = std::chrono::milliseconds(50);

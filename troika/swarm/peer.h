@@ -52,7 +52,7 @@ struct PeerOptions {
   // AveragingOptions; measured times make it shorter, to 2 s.
   net::Duration sender_timeout = std::chrono::seconds(30);
   net::Duration download_time = std::chrono::seconds(600);  // of a state, at most
-  uint64_t most_state = uint64_t{1} << 40;                  // bytes of a state that is downloaded
+  uint64_t most_state = uint64_t{1} << 36;                  // bytes of a state that is downloaded
   uint64_t seed = 0;                                        // for the choice among equal donors
   // Other records of the run (RecordRules::kinds), for directory().
   std::map<std::string, std::function<bool(const Record&)>> kinds = {};

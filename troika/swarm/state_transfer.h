@@ -56,7 +56,7 @@ class StateTransfer {
   using Known = std::function<bool(const StateVersion&)>;
 
   // `most_bytes`: larger states are not downloaded. `take` may be empty: there is never a state.
-  StateTransfer(net::Endpoint& endpoint, Take take, uint64_t most_bytes = uint64_t{1} << 40);
+  StateTransfer(net::Endpoint& endpoint, Take take, uint64_t most_bytes = uint64_t{1} << 36);
 
   // Says that `take` returns another state from now on.
   void set_version(const StateVersion& version);
@@ -69,7 +69,7 @@ class StateTransfer {
                 Known known = {});
   void cancel() { download_.reset(); }
   bool is_downloading() const { return download_ != nullptr; }
-  // Of the download that runs.
+  // The least epoch of the download that runs; 0 without one.
   int64_t least_epoch() const;
   // Bytes of states that came since the beginning.
   uint64_t received() const { return received_; }
