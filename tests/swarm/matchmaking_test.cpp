@@ -143,11 +143,11 @@ TEST(Matchmaking, RefusalsHaveTypes) {
   peers.endpoints[2]->handle(kMatchmaking, 1 << 20,
                              [&](const std::string&, std::string text) { answer = text; });
   const auto refusal = [&](size_t peer, const std::string& key, const std::string& schema,
-                           int64_t deadline) {
+                           int64_t deadline, const std::string& gathered = {}) {
     const auto text = fmt::format(
-        R"({{"kind":0,"attempt":1,"key":"{}","schema":"{}","gathered":"","is_client":false,"deadline":{},)"
+        R"({{"kind":0,"attempt":1,"key":"{}","schema":"{}","gathered":"{}","is_client":false,"deadline":{},)"
         R"("refusal":0,"suggested":"","id":0,"members":{{}}}})",
-        key, schema, deadline);
+        key, schema, gathered, deadline);
     net::send_owned(*peers.endpoints[2], peers.name(peer), kMatchmaking,
                     std::make_shared<const std::string>(text));
     pass(peers.network, .01);
@@ -164,6 +164,7 @@ TEST(Matchmaking, RefusalsHaveTypes) {
   peers.seek(1, 6, {.key = "k", .schema = "s", .is_client = true});
   EXPECT_EQ(refusal(1, "k", "s", INT64_MAX), code(Refusal::not_a_leader));
   peers.seek(0, 5, {.key = "k", .schema = "s"});
+  EXPECT_EQ(refusal(0, "k", "s", INT64_MAX, std::string(2000, 'x')), 9);
   EXPECT_EQ(refusal(0, "k", "s", INT64_MAX), -1);
   peers.seek(0, 5, {.key = "k", .schema = "s", .target_size = 1});
   EXPECT_EQ(refusal(0, "k", "s", INT64_MAX), code(Refusal::group_is_full));

@@ -193,16 +193,85 @@ TEST(Peers, ADownloadHoldsUpNoAveraging) {
   EXPECT_GT(run.all[0]->steps - before, 20) << during;
 }
 
+// Rounds alone take no time, and tell nothing about those of a group.
+TEST(Peers, RoundsAloneShortenNoTimeout) {
+  Trainers run(10, 320, {.bytes_per_second = 4e3});
+  run.add(16);
+  pass(run.network, 100);
+  run.add(16);
+  int whole = 0, partial = 0;
+  run.checked = [&](size_t, const SwarmStep& step, const std::vector<double>&) {
+    if (step.members.size() > 1) ++(step.averaging.is_complete() ? whole : partial);
+  };
+  pass(run.network, 200);
+  EXPECT_GT(whole, 4);
+  EXPECT_EQ(partial, 0);
+}
+
+// The state of the peer that is ahead is not waited for when that peer is gone.
+TEST(Peers, ADownloadTurnsToThePeersThatAreLeft) {
+  Trainers run(11, 1000, {.bytes_per_second = 20e3});
+  run.add(8, {.version = {.epoch = 5, .history = "left"}});
+  run.add(8, {.version = {.epoch = 50, .history = "gone"}});
+  run.cut(0, 1);
+  auto& peer = run.add(8);
+  for (int i = 0; i < 1000 && !(peer.peer->is_downloading() && peer.peer->peers().size() == 3);
+       ++i) {
+    pass(run.network, .01);
+  }
+  ASSERT_TRUE(peer.peer->is_downloading());
+  pass(run.network, .1);
+  run.kill(1);
+  pass(run.network, 10);
+  EXPECT_EQ(peer.loads, 1);
+  EXPECT_GE(peer.peer->epoch(), 5);
+  EXPECT_LT(peer.peer->epoch(), 50);
+}
+
+TEST(Timeouts, AreRaisedAndFallAgain) {
+  AdaptiveTimeout timeout(std::chrono::seconds(2), std::chrono::seconds(30));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(30));
+  timeout.add(std::chrono::seconds(1));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(2));
+  timeout.raise();
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(4));
+  timeout.raise();
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(8));
+  timeout.add(std::chrono::seconds(1));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(7));
+  for (int i = 0; i < 20; ++i) timeout.add(std::chrono::seconds(1));
+  EXPECT_EQ(timeout.limit(), std::chrono::seconds(2));
+}
+
 TEST(Peers, WrongUsesAreRefused) {
   test::SimulatedNetwork network(1);
   const auto identity = identity_of(1);
-  auto& other = network.add("other");
-  EXPECT_THROW(Peer<double>(other, identity, {.run = "run"}, {}), Error);
+  const PeerCallbacks<double> callbacks{.due = [](int64_t) {},
+                                        .averaged = {},
+                                        .state = [] { return nullptr; },
+                                        .load = [](int64_t, const std::string&) {}};
   auto& endpoint = network.add(identity.name());
-  EXPECT_THROW(Peer<double>(endpoint, identity, {.run = "run", .target_batch = 0}, {}), Error);
-  Peer<double> peer(endpoint, identity, {.run = "run"}, {}, clock_of(network));
-  EXPECT_THROW(peer.contribute(0, nullptr, 1), Error);
-  EXPECT_THROW(peer.contribute(0, std::make_shared<std::vector<double>>(1), NAN), Error);
+  const auto make = [&](net::Endpoint& at, PeerOptions<double> options,
+                        const PeerCallbacks<double>& calls) {
+    options.run = "run";
+    return std::make_unique<Peer<double>>(at, identity, options, calls, clock_of(network));
+  };
+  EXPECT_THROW(make(network.add("other"), {}, callbacks), Error);
+  EXPECT_THROW(make(endpoint, {.target_batch = 0}, callbacks), Error);
+  for (const double bandwidth : {-1., 0., double{INFINITY}, double{NAN}}) {
+    EXPECT_THROW(make(endpoint, {.bandwidth = bandwidth}, callbacks), Error) << bandwidth;
+  }
+  for (const int missing : {0, 1, 2}) {
+    auto some = callbacks;
+    if (missing == 0) some.due = {};
+    if (missing == 1) some.state = {};
+    if (missing == 2) some.load = {};
+    EXPECT_THROW(make(endpoint, {}, some), Error) << missing;
+  }
+  EXPECT_NO_THROW(make(endpoint, {.mode = Mode::auxiliary}, {}));
+  const auto peer = make(endpoint, {}, callbacks);
+  EXPECT_THROW(peer->contribute(0, nullptr, 1), Error);
+  EXPECT_THROW(peer->contribute(0, std::make_shared<std::vector<double>>(1), NAN), Error);
 }
 
 }  // namespace

@@ -14,13 +14,15 @@ using namespace std::chrono_literals;
 
 class Progress {
  public:
-  Progress(size_t peers, const ProgressOptions& options) {
+  // The clock of the last peer differs from the others' by `skew`.
+  Progress(size_t peers, const ProgressOptions& options, WallTime skew = {}) {
     for (size_t i = 0; i < peers; ++i) {
       identities.push_back(std::make_unique<Identity>(identity_of(i)));
       endpoints.push_back(&network.add(identities[i]->name()));
       directories.push_back(std::make_unique<GossipDirectory>(
           *endpoints[i], *identities[i],
-          RecordRules{.run = "run", .kinds = {{kProgress, is_progress}}}, clock_of(network)));
+          RecordRules{.run = "run", .kinds = {{kProgress, is_progress}}},
+          clock_of(network, i + 1 == peers ? skew : WallTime(0))));
       endpoints[i]->listen_to_peers([directory = directories[i].get()](const net::PeerChange& c) {
         directory->take_change(c);
       });
@@ -118,6 +120,20 @@ TEST(Progress, SilentPeersCountNoMore) {
   pass(swarm.network, 31);
   EXPECT_EQ(swarm.trackers[1]->swarm().peers, 1);
   EXPECT_EQ(swarm.trackers[1]->swarm().samples, 0);
+}
+
+// Within the skew that records may have.
+TEST(Progress, APeerWhoseClockIsBehindIsAlive) {
+  for (const auto skew : {-2900ms, 2900ms}) {
+    Progress swarm(2, {.target_batch = 1000, .default_refresh = 500ms, .most_refresh = 500ms},
+                   skew);
+    for (int i = 0; i < 50; ++i) {
+      pass(swarm.network, .1);
+      for (const auto& tracker : swarm.trackers) {
+        EXPECT_EQ(tracker->peers().size(), 2u) << i;
+      }
+    }
+  }
 }
 
 TEST(Progress, RatesForgetAndHaveNoBias) {

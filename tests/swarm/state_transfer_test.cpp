@@ -141,6 +141,44 @@ TEST(States, ADonorWithoutAStateIsAskedAgain) {
   ASSERT_TRUE(run.result);
 }
 
+// A donor that never comes to an end.
+TEST(States, ADownloadEndsInTimeAtASlowDonor) {
+  Donors run(1);
+  run.transfers[1].reset();
+  net::Requests liar(*run.endpoints[1], kStates, 1 << 20);
+  const std::string chunk(size_t{256} << 10, 'x');
+  liar.answer_with([&](const std::string&, const std::string& text, const net::Answer& answer) {
+    const auto at = text.find("\"offset\":") + 9;
+    const auto head = R"({"epoch":9,"history":"","is_partial":false,"digest":"00",)"
+                      R"("total":1000000000,"offset":)" +
+                      text.substr(at, text.find_first_not_of("0123456789", at) - at) + "}\n";
+    run.endpoints[1]->after(seconds(.2), [answer, head, &chunk] { answer(head + chunk); });
+  });
+  run.download(0, 3);
+  pass(run.network, 2.9);
+  EXPECT_FALSE(run.is_done);
+  EXPECT_GT(run.transfers[0]->received(), chunk.size());
+  pass(run.network, 1);
+  EXPECT_TRUE(run.is_done);
+  EXPECT_FALSE(run.result);
+}
+
+TEST(States, ADonorHoldsNoSnapshotsWithoutDownloads) {
+  Donors run(1);
+  for (int64_t epoch = 0; epoch < 2; ++epoch) {
+    run.states[0] = random_bytes(10, 1 + static_cast<uint64_t>(epoch));
+    run.transfers[1]->set_version({.epoch = epoch});
+    run.download(epoch);
+    pass(run.network, 1);
+    ASSERT_TRUE(run.result);
+  }
+  const std::weak_ptr<const std::string> last = run.states[0];
+  run.states[0].reset();
+  EXPECT_FALSE(last.expired());
+  pass(run.network, 120);
+  EXPECT_TRUE(last.expired());
+}
+
 TEST(States, LiesAreRefused) {
   const auto state = random_bytes(10, 1);
   for (const auto& lie : {std::string(R"({"epoch":9,"history":"","is_partial":false,"digest":"00",)"

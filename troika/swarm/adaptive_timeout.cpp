@@ -21,6 +21,11 @@ net::Duration median_of(std::vector<net::Duration> times) {
 void AdaptiveTimeout::add(net::Duration took) {
   times_.push_back(took);
   if (times_.size() > kTimes) times_.pop_front();
+  raised_ -= raised_ / 8;
+}
+
+void AdaptiveTimeout::raise() {
+  raised_ = 2 * limit();
 }
 
 net::Duration AdaptiveTimeout::limit(double bytes, double bytes_per_second) const {
@@ -32,7 +37,8 @@ net::Duration AdaptiveTimeout::limit(double bytes, double bytes_per_second) cons
   const double longest = std::chrono::duration<double>(most_).count();
   const auto link = std::chrono::duration_cast<net::Duration>(
       std::chrono::duration<double>(std::isfinite(transfer) ? std::min(transfer, longest) : 0));
-  return std::clamp(median + 6 * median_of(std::move(distances)) + link, least_, most_);
+  const auto measured = median + 6 * median_of(std::move(distances));
+  return std::clamp(std::max(measured, raised_) + link, least_, most_);
 }
 
 }  // namespace troika::swarm

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "troika/base/error.h"
 #include "troika/swarm/averaging.h"
@@ -11,8 +10,8 @@ namespace troika::swarm {
 
 namespace {
 
-// Messages of reducers that this peer has not heard of.
-constexpr size_t kMostEarly = 4096;
+// Averagings that this peer has not heard of, of one reducer.
+constexpr size_t kMostEarly = 64;
 // Averagings that this peer remembers.
 constexpr size_t kMostEnded = 64;
 constexpr net::Duration kEarlyLife = std::chrono::minutes(2);
@@ -26,7 +25,7 @@ void require_group(const AveragingGroup& group, const std::string& own, size_t n
     clients_reduce = clients_reduce || (member.mode == Mode::client && member.part > 0);
   }
   const auto found = std::ranges::count(group.members, own, &AveragingGroup::Member::name);
-  if (found == 1 && sum == numbers && !clients_reduce && std::isfinite(weight) && weight >= 0) {
+  if (found == 1 && sum == numbers && !clients_reduce && is_weight(weight)) {
     return;
   }
   throw Error("swarm", ErrorKind::usage,
@@ -34,7 +33,7 @@ void require_group(const AveragingGroup& group, const std::string& own, size_t n
                .got = fmt::format("parts of {} of {} numbers, this peer {} times, a weight of {}",
                                   sum, numbers, found, weight),
                .expected = "all numbers in the parts of nodes and auxiliary peers, this peer once, "
-                           "and a finite weight from 0"});
+                           "and a weight in [0, 1e15]"});
 }
 
 }  // namespace
@@ -120,7 +119,9 @@ void Averager::take(const std::string& peer, const std::string& message) {
   } else if (head->kind == AveragingHead::Kind::ready) {
     const auto now = endpoint_.now();
     std::erase_if(early_, [&](const auto& early) { return now - early.second > kEarlyLife; });
-    if (early_.size() < kMostEarly) early_[{head->group, peer}] = now;
+    const auto of_peer = std::ranges::count_if(
+        early_, [&](const auto& early) { return early.first.second == peer; });
+    if (static_cast<size_t>(of_peer) < kMostEarly) early_[{head->group, peer}] = now;
   } else if (head->kind == AveragingHead::Kind::left) {
     early_.erase({head->group, peer});
   }

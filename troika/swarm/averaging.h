@@ -37,6 +37,13 @@ struct AveragingGroup {
   std::vector<Member> members;  // in the order of sums
 };
 
+// The sums of so large weights are exact enough.
+inline constexpr double kMostWeight = 1e15;
+// Whether a member may have this weight. False for NaN.
+inline bool is_weight(double weight) {
+  return weight >= 0 && weight <= kMostWeight;
+}
+
 // How a reducer combines the contributions to a chunk.
 enum class Aggregation : uint8_t {
   mean,          // sum w x / sum w
@@ -74,6 +81,9 @@ struct AveragingResult {
   bool is_complete() const;
 };
 
+// Why a member that did not answer in time is excluded, or its part not averaged.
+inline constexpr const char* kSilent = "it was silent for too long";
+
 class AveragingRound;
 
 // The averagings of one endpoint. Several may run at a time. Construct, call and destroy it under
@@ -89,8 +99,8 @@ class AveragingRound;
 //
 // A contributor that is lost, silent, or sends wrong or non-finite numbers is left out of all
 // chunks that are not reduced yet, with its weight. A reducer that is lost or silent leaves the
-// rest of its part as it was. Each number of a vector is thus the exact weighted average of a set
-// of members, or unchanged.
+// rest of its part as it was. So does an average that is not finite, for its chunk. Each number of
+// a vector is thus the exact weighted average of a set of members, or unchanged.
 class Averager {
  public:
   // `endpoint` must outlive it.
@@ -104,8 +114,8 @@ class Averager {
   void take_change(const net::PeerChange& change);
 
   // Begins an averaging of `values`, in place; `done` is called once, never from within begin().
-  // Until then only the averaging may use the values. `weight`: at least 0 and finite; with 0 the
-  // values do not count. Ignored, with the values, for an auxiliary peer, whose `values` may be
+  // Until then only the averaging may use the values. `weight`: in [0, kMostWeight]; with 0
+  // the values do not count. Ignored, with the values, for an auxiliary peer, whose `values` may be
   // null. Throws Error(swarm, usage) unless the group has this endpoint once and its parts fit.
   template <typename Number>
   void begin(const AveragingGroup& group, std::shared_ptr<std::vector<Number>> values,

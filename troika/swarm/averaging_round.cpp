@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "troika/base/error.h"
@@ -15,6 +16,7 @@ using HeadKind = AveragingHead::Kind;
 
 // Chunks on the way to one reducer that the endpoint has not sent.
 constexpr size_t kInFlight = 4;
+constexpr const char* kNoAverage = "no contribution has a weight, or the average is not finite";
 
 bool is_contributor(Mode mode) {
   return mode != Mode::auxiliary;
@@ -174,7 +176,7 @@ void TypedRound<Number>::take_averaged(Gathering& gathering, const AveragingHead
   gathering.missing.erase(missing);
   result_.received += bytes.size();
   if (head.weight == 0) {
-    part.problem = "no contribution has a weight";
+    part.problem = kNoAverage;
     return;
   }
   auto numbers = unpacked(head, bytes);
@@ -184,6 +186,12 @@ void TypedRound<Number>::take_averaged(Gathering& gathering, const AveragingHead
   }
   if (options_.packing.unpack) {
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] += (*values_)[head.first + i];
+  }
+  const bool is_finite =
+      std::ranges::all_of(numbers, [](Number number) { return std::isfinite(number); });
+  if (!is_finite || !std::isfinite(head.weight) || head.weight < 0) {
+    part.problem = "its average is not finite";
+    return;
   }
   write({head.first, head.count}, numbers, head.weight, gathering.part);
 }
@@ -270,7 +278,7 @@ void TypedRound<Number>::send_reduced(
   if (average && from.contains(own_)) {
     write(chunk, *average, weight, static_cast<size_t>(part - result_.parts.begin()));
   } else {
-    part->problem = average ? "its own numbers are not finite" : "no contribution has a weight";
+    part->problem = average ? "its own numbers are not finite" : kNoAverage;
   }
 }
 
@@ -312,12 +320,12 @@ void TypedRound<Number>::check_times() {
       silent.push_back(index);
     }
   }
-  for (const size_t index : silent) exclude(index, "it was silent for too long", true);
+  for (const size_t index : silent) exclude(index, kSilent, true);
   silent.clear();
   for (const auto& [index, gathering] : gatherings_) {
     if (now - gathering.heard > 2 * options_.sender_timeout) silent.push_back(index);
   }
-  for (const size_t index : silent) end_gathering(index, "it was silent for too long");
+  for (const size_t index : silent) end_gathering(index, kSilent);
   end_if_done();
   if (!done_) return;
   endpoint_.after(options_.sender_timeout / 8, [weak = this->weak_from_this()] {

@@ -54,6 +54,7 @@ void GossipDirectory::take_change(const net::PeerChange& change) {
     send_holdings(change.peer);
   } else {
     neighbours_.erase(change.peer);
+    ill_timed_.erase(change.peer);
     for (auto& [key, held] : held_) held.knowing.erase(change.peer);
   }
 }
@@ -125,12 +126,21 @@ void GossipDirectory::take_records(const std::string& peer, const std::vector<st
     if (fault == RecordFault::forged) {
       throw Error("swarm", ErrorKind::peer, {.what = "a record of it", .got = describe(fault)});
     }
+    if (record.record().peer == peer) complain_of_clock(peer, fault);
     if (fault != RecordFault::none || !store(std::move(record), peer)) continue;
     auto& knowing = held_.at(key).knowing;
     for (const auto& neighbour : neighbours_) {
       if (sent_to.contains(short_name(neighbour))) knowing.insert(neighbour);
     }
   }
+}
+
+void GossipDirectory::complain_of_clock(const std::string& peer, RecordFault fault) {
+  const bool is_clock = fault == RecordFault::expired || fault == RecordFault::from_future ||
+                        fault == RecordFault::lives_too_long;
+  if (!is_clock || !ill_timed_.insert(peer).second) return;
+  log::warn("[swarm] a record of {} is ignored: {}. Hint: compare the clocks of both machines",
+            short_name(peer), describe(fault));
 }
 
 bool GossipDirectory::store(SignedRecord record, const std::string& from) {

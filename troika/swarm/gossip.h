@@ -67,6 +67,8 @@ class GossipDirectory : public Directory {
   void send_missing(const std::string& peer, const std::string& from, const std::string& to,
                     const std::map<std::string, int64_t>& have);
   void send_holdings(const std::string& peer);
+  // Tells once that the clock of a neighbour is wrong, and its records therefore do not count.
+  void complain_of_clock(const std::string& peer, RecordFault fault);
   // Whether the record was taken.
   bool store(SignedRecord record, const std::string& from);
   bool is_allowed(const SignedRecord& record, bool is_new);
@@ -84,7 +86,8 @@ class GossipDirectory : public Directory {
   std::map<RecordKey, Held> held_;
   std::map<std::string, Author> authors_;
   std::set<std::string> neighbours_;
-  std::set<RecordKey> waiting_;  // to be passed on
+  std::set<RecordKey> waiting_;      // to be passed on
+  std::set<std::string> ill_timed_;  // neighbours whose clock was complained about
   std::string token_;
   Alive alive_;
 };

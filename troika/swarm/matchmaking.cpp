@@ -11,6 +11,9 @@ namespace troika::swarm {
 namespace {
 
 constexpr size_t kMostMatchmaking = size_t{1} << 20;
+// Bytes of a member's text. The message that begins a group of kMostFollowers fits the channel.
+constexpr size_t kMostGathered = 1024;
+constexpr size_t kMostFollowers = 512;
 constexpr net::Duration kTick = std::chrono::milliseconds(50);
 // How long a peer that refused, or that did not answer, is not asked again.
 constexpr net::Duration kAfterRefusal = std::chrono::milliseconds(500);
@@ -49,7 +52,7 @@ struct Matchmaking::Message {
 };
 
 const char* describe(Refusal refusal) {
-  static constexpr std::array<const char*, 9> texts{
+  static constexpr std::array<const char*, 10> texts{
       "it seeks no group",
       "it does not know the asker as a peer of the run",
       "it seeks another group",
@@ -58,7 +61,8 @@ const char* describe(Refusal refusal) {
       "it has a leader itself, or cannot lead",
       "its group is full",
       "it has found a leader itself",
-      "it did not answer in time"};
+      "it did not answer in time",
+      "the asker tells too much about itself"};
   return texts[std::min(static_cast<size_t>(refusal), texts.size() - 1)];
 }
 
@@ -84,7 +88,11 @@ Matchmaking::~Matchmaking() {
 }
 
 void Matchmaking::take_change(const net::PeerChange& change) {
-  if (change.is_up) return reconsider();
+  if (change.is_up) {
+    connected_.insert(change.peer);
+    return reconsider();
+  }
+  connected_.erase(change.peer);
   followers_.erase(change.peer);
   if (change.peer == leader_) take_refusal(leader_, Refusal::no_answer, {});
   reconsider();
@@ -134,7 +142,7 @@ void Matchmaking::take(const std::string& peer, const std::string& text) {
   } catch (const Error& problem) {
     return log::warn("[swarm] a message of {} is ignored: {}", peer, problem.what());
   }
-  const bool is_answer = peer == leader_ && message.attempt == attempt_;
+  const bool is_answer = done_ && peer == leader_ && message.attempt == attempt_;
   switch (message.kind) {
     case Message::Kind::join:
       return take_join(peer, message);
@@ -165,7 +173,9 @@ std::optional<Refusal> Matchmaking::fault_of(const std::string& peer, const Mess
   if (search_.is_client || is_accepted_) return Refusal::not_a_leader;
   const bool is_before = SeekingPlace(WallTime(join.deadline), peer) <= place();
   if (is_before && !join.is_client) return Refusal::bad_place;
-  if (followers_.size() + 1 >= search_.target_size) return Refusal::group_is_full;
+  if (text_of(join.gathered).size() > kMostGathered) return Refusal::too_large;
+  const size_t most = std::min(search_.target_size, kMostFollowers + 1);
+  if (followers_.size() + 1 >= most && !followers_.contains(peer)) return Refusal::group_is_full;
   return std::nullopt;
 }
 
@@ -193,7 +203,9 @@ void Matchmaking::take_refusal(const std::string& peer, Refusal refusal,
   suggested_ = suggested;
   leader_.clear();
   is_accepted_ = false;
-  ask_next();
+  // Not from within this call, which may be one of ask_next(): a message to a peer that has just
+  // been lost fails at once.
+  endpoint_.after(net::Duration(0), alive_.guard([this] { reconsider(); }));
 }
 
 void Matchmaking::take_begin(const std::string& peer, const Message& begin) {
@@ -219,7 +231,8 @@ void Matchmaking::ask_next() {
     // Clients lead nobody, so all others are before them.
     const bool is_before = search_.is_client || theirs < place();
     if (record.peer == endpoint_.name() || body.key != search_.key || body.is_client ||
-        !is_before || (avoided != avoided_.end() && avoided->second > now)) {
+        !is_before || !connected_.contains(record.peer) ||
+        (avoided != avoided_.end() && avoided->second > now)) {
       continue;
     }
     // The suggestion of a peer that refused comes first.

@@ -37,6 +37,7 @@ enum class Refusal : uint8_t {
   group_is_full,
   group_disbanded,  // it has found a leader itself, which it suggests
   no_answer,        // in time, or it could not be reached
+  too_large,        // it tells more about itself than a member may
 };
 const char* describe(Refusal refusal);
 
@@ -46,7 +47,7 @@ struct Search {
   std::string schema = {};    // digest of the form of the vectors
   WallTime deadline{};        // when this peer, if it leads, begins with those that it has
   bool is_client = false;     // others cannot connect to it: it does not lead
-  std::string gathered = {};  // tells all members of the group something about this peer
+  std::string gathered = {};  // tells the group something about this peer; at most 1 KiB of JSON
   size_t least_size = 2;
   size_t target_size = SIZE_MAX;  // a group begins with so many members at once
   // The peers that this one knows to look for a group of the key, now or soon. A leader begins
@@ -126,6 +127,7 @@ class Matchmaking {
   net::Duration leader_until_{};  // when it is given up
   uint64_t attempt_ = 0;          // of asking; answers to earlier ones are ignored
   net::Duration asked_{};
+  std::set<std::string> connected_;  // only these are asked
   std::map<std::string, Follower> followers_;
   std::map<std::string, net::Duration> avoided_;  // refused this peer; until when
   std::string suggested_;

@@ -37,7 +37,7 @@ std::optional<std::string> PartReducer<Number>::add(size_t contributor, const Ch
     return fmt::format("its numbers [{}, {}) are not expected", chunk.first,
                        chunk.first + chunk.count);
   }
-  if (!std::isfinite(weight) || weight < 0 || (known->second >= 0 && known->second != weight)) {
+  if (!is_weight(weight) || (known->second >= 0 && known->second != weight)) {
     return fmt::format("its weight is {}", weight);
   }
   if (!std::ranges::all_of(numbers, [](Number number) { return std::isfinite(number); })) {
@@ -79,6 +79,10 @@ void PartReducer<Number>::reduce_if_complete(size_t first) {
                          ? weighted_mean(open.contributions, open.chunk.count)
                          : clipped_mean(open.contributions);
   const std::vector<Number> average(exact.begin(), exact.end());
+  // Large doubles, whose sums overflow.
+  if (!std::ranges::all_of(average, [](Number number) { return std::isfinite(number); })) {
+    return reduced_(open.chunk, nullptr, 0, open.contributions);
+  }
   reduced_(open.chunk, &average, weight, open.contributions);
 }
 

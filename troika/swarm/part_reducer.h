@@ -28,7 +28,8 @@ class PartReducer {
     double weight = 0;
     std::vector<Number> numbers;
   };
-  // `average` is null if the sum of weights is 0. `contributions` are those that count.
+  // `average` is null, and `weight` 0, if the sum of weights is 0 or the average is not finite.
+  // `contributions` are those that count.
   using Reduced =
       std::function<void(const Chunk& chunk, const std::vector<Number>* average, double weight,
                          const std::map<size_t, Contribution>& contributions)>;

@@ -7,8 +7,8 @@
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
+#include "troika/swarm/gathered.h"
 #include "troika/swarm/json_text.h"
-#include "troika/swarm/shares.h"
 
 namespace troika::swarm {
 
@@ -18,32 +18,6 @@ constexpr net::Duration kPeerTick = std::chrono::milliseconds(50);
 // How long a peer waits for the records of others before it gives its state up for theirs.
 constexpr net::Duration kSettling = std::chrono::seconds(1);
 constexpr net::Duration kLeastWait = std::chrono::seconds(2);
-
-// A member tells this to the others of its group.
-struct Gathered {
-  Mode mode = Mode::client;
-  double bandwidth = 0;  // 0: unknown
-  uint64_t numbers = 0;  // of its vector; 0 for auxiliary peers, which get to know it so
-};
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Gathered, mode, bandwidth, numbers)
-
-// More than any model has.
-constexpr uint64_t kMostNumbers = uint64_t{1} << 36;
-
-// All members must come to the same result, also for a text that is wrong.
-Gathered gathered_from(const std::string& text) {
-  try {
-    auto gathered = parsed<Gathered>(text);
-    const bool is_known = gathered.mode == Mode::node || gathered.mode == Mode::client ||
-                          gathered.mode == Mode::auxiliary;
-    if (is_known && std::isfinite(gathered.bandwidth) && gathered.bandwidth >= 0 &&
-        gathered.numbers <= kMostNumbers) {
-      return gathered;
-    }
-  } catch (const Error&) {
-  }
-  return {};
-}
 
 RecordRules rules_of(const std::string& run, const std::string& authority,
                      std::map<std::string, std::function<bool(const Record&)>> kinds) {
@@ -67,7 +41,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                {.target_batch = options_.target_batch, .is_client = options_.mode != Mode::node}),
       matchmaking_(endpoint, directory_),
       averager_(endpoint),
-      states_(endpoint, callbacks_.state),
+      states_(endpoint, callbacks_.state, options_.most_state),
       random_(options_.seed),
       times_{.phase = endpoint.now(),
              .matches = AdaptiveTimeout(kLeastWait, options_.matchmaking_time),
@@ -78,6 +52,20 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                  .got = fmt::format("an endpoint {} and a target batch of {}", endpoint.name(),
                                     options_.target_batch),
                  .expected = "an endpoint with the name of the identity, and at least 1 sample"});
+  }
+  const double bandwidth = options_.bandwidth.value_or(1);
+  if (!std::isfinite(bandwidth) || bandwidth <= 0) {
+    throw Error("swarm", ErrorKind::usage,
+                {.what = "the bandwidth of a peer",
+                 .got = fmt::format("{}", bandwidth),
+                 .expected = "a finite number of bytes per second above 0, or none"});
+  }
+  if (options_.mode != Mode::auxiliary &&
+      (!callbacks_.due || !callbacks_.state || !callbacks_.load)) {
+    throw Error("swarm", ErrorKind::usage,
+                {.what = "the callbacks of a peer that is not auxiliary",
+                 .got = "empty ones",
+                 .expected = "at least `due`, `state` and `load`"});
   }
   directory_.use_token(options_.token);
   endpoint_.listen_to_peers([this](const net::PeerChange& change) { take_change(change); });
@@ -126,9 +114,13 @@ typename Peer<Number>::Lead Peer<Number>::lead() const {
                std::tie(b.epoch, b.history, b.is_partial);
       });
   const auto all = tracker_.peers();
+  const auto leads = [&](const PeerProgress& peer) {
+    return !peer.is_client && connected_.contains(peer.peer);
+  };
+  // Clients and auxiliary peers lead only themselves, while they know no node.
+  const bool counts_own = options_.mode == Mode::node || std::ranges::none_of(all, leads);
   for (const auto& peer : all) {
-    const bool is_own = peer.peer == endpoint_.name();
-    if (!is_own && (peer.is_client || !connected_.contains(peer.peer))) continue;
+    if (peer.peer == endpoint_.name() ? !counts_own : !leads(peer)) continue;
     states[{peer.epoch, peer.history, peer.is_partial}].push_back(peer.peer);
   }
   const auto rank = [](const auto& state) {
@@ -141,7 +133,8 @@ typename Peer<Number>::Lead Peer<Number>::lead() const {
     if (rank(*state) > rank(*best)) best = state;
   }
   Lead lead{.version = best->first, .donors = best->second};
-  lead.is_own = std::erase(lead.donors, endpoint_.name()) > 0;
+  std::erase(lead.donors, endpoint_.name());
+  lead.is_own = lead.version == StateVersion{epoch(), history(), all.front().is_partial};
   return lead;
 }
 
@@ -178,8 +171,16 @@ void Peer<Number>::check_state() {
     return;
   }
   if (!times_.apart) times_.apart = now;
-  if (phase_ == Phase::downloading) return;
-  if (leading.version.epoch > epoch() || now - *times_.apart >= kSettling) {
+  if (phase_ == Phase::downloading) {
+    // The peers that were ahead are gone, or have gone back.
+    if (leading.version.epoch < states_.least_epoch()) download(leading.version);
+    return;
+  }
+  // A node may end the averaging that this client has ended long after it.
+  const bool is_late = leading.version.epoch + 1 == epoch();
+  const auto patience =
+      is_late && options_.mode != Mode::node ? options_.averaging_time : kSettling;
+  if (leading.version.epoch > epoch() || now - *times_.apart >= patience) {
     download(leading.version);
   }
 }
@@ -209,6 +210,9 @@ void Peer<Number>::download(const StateVersion& version) {
         begin_epoch(state->version);
         callbacks_.load(state->version.epoch, *state->bytes);
         check_state();
+      },
+      [this](const StateVersion& told) {
+        return tracker_.has_told(told.epoch, told.history, told.is_partial);
       });
 }
 
@@ -243,12 +247,12 @@ void Peer<Number>::check_due() {
 template <typename Number>
 void Peer<Number>::contribute(int64_t epoch, Values values, double weight) {
   if (options_.mode != Mode::auxiliary &&
-      (!values || values->size() > kMostNumbers || !std::isfinite(weight) || weight < 0)) {
+      (!values || values->size() > kMostNumbers || !is_weight(weight))) {
     throw Error(
         "swarm", ErrorKind::usage,
         {.what = "a contribution",
          .got = fmt::format("{} values with a weight of {}", values ? values->size() : 0, weight),
-         .expected = "values, and a finite weight from 0"});
+         .expected = "values, and a weight in [0, 1e15]"});
   }
   if (phase_ != Phase::due || epoch != this->epoch()) return;
   contribution_ = {std::move(values), weight};
@@ -259,7 +263,13 @@ void Peer<Number>::contribute(int64_t epoch, Values values, double weight) {
 template <typename Number>
 std::string Peer<Number>::gathered(Mode mode) const {
   const auto& values = contribution_.first;
-  return text_of(Gathered{mode, options_.bandwidth.value_or(0), values ? values->size() : 0});
+  return Gathered{mode, options_.bandwidth.value_or(0), values ? values->size() : 0}.text();
+}
+
+template <typename Number>
+std::string Peer<Number>::schema() const {
+  return digest_of(text_of({options_.schema, options_.packing_name, options_.least_part,
+                            options_.aggregation, sizeof(Number)}));
 }
 
 template <typename Number>
@@ -269,7 +279,7 @@ void Peer<Number>::seek() {
   const auto deadline =
       directory_.now() + std::chrono::duration_cast<WallTime>(times_.matches.limit());
   matchmaking_.seek({.key = fmt::format("{} {}", epoch(), history()),
-                     .schema = options_.schema,
+                     .schema = schema(),
                      .deadline = deadline,
                      .is_client = options_.mode == Mode::client,
                      .gathered = gathered(options_.mode),
@@ -286,7 +296,11 @@ template <typename Number>
 void Peer<Number>::take_match(const std::optional<Match>& match) {
   if (match) {
     times_.matches.add(endpoint_.now() - times_.phase);
-    return begin_round(*match);
+    try {
+      return begin_round(*match);
+    } catch (const Error& problem) {
+      log::warn("[swarm] a group is left: {}", problem.what());
+    }
   }
   const bool is_alone = expected().size() == 1;
   if (!is_alone && endpoint_.now() < times_.averaging_until) return seek();
@@ -303,32 +317,26 @@ void Peer<Number>::take_match(const std::optional<Match>& match) {
 }
 
 template <typename Number>
-AveragingGroup Peer<Number>::group_of(const Match& match) const {
-  AveragingGroup group{.id = match.id, .members = {}};
-  std::vector<std::optional<double>> rates;
-  size_t numbers = contribution_.first ? contribution_.first->size() : 0;
-  for (const auto& member : match.members) {
-    const auto gathered = gathered_from(member.gathered);
-    group.members.push_back({.name = member.name, .mode = gathered.mode});
-    if (!contribution_.first) numbers = std::max<size_t>(numbers, gathered.numbers);
-    rates.push_back(gathered.mode == Mode::client ? std::optional(0.0)
-                    : gathered.bandwidth > 0      ? std::optional(gathered.bandwidth)
-                                                  : std::nullopt);
-  }
-  const auto sizes = part_sizes(numbers, balanced_shares(rates).fractions, options_.least_part);
-  for (size_t i = 0; i < sizes.size(); ++i) group.members[i].part = sizes[i];
-  return group;
+net::Duration Peer<Number>::round_timeout(const Match& match) {
+  // Such a member was slow rather than gone.
+  const bool is_back = std::ranges::any_of(
+      match.members, [this](const auto& member) { return times_.silent.contains(member.name); });
+  if (is_back) times_.rounds.raise();
+  const auto& values = contribution_.first;
+  const double bytes = values ? static_cast<double>(values->size() * sizeof(Number)) : 0;
+  return times_.rounds.limit(2 * bytes, slowest_link(match));
 }
 
 template <typename Number>
 void Peer<Number>::begin_round(const Match& match) {
+  const auto& [values, weight] = contribution_;
+  const auto group =
+      group_of(match, values ? std::optional(values->size()) : std::nullopt, options_.least_part);
   phase_ = Phase::averaging;
   times_.phase = endpoint_.now();
-  const auto& [values, weight] = contribution_;
-  const double bytes = values ? static_cast<double>(values->size() * sizeof(Number)) : 0;
   averager_.begin<Number>(
-      group_of(match), values, weight,
-      {.sender_timeout = times_.rounds.limit(2 * bytes, options_.bandwidth.value_or(HUGE_VAL)),
+      group, values, weight,
+      {.sender_timeout = round_timeout(match),
        .packing = options_.packing,
        .aggregation = options_.aggregation},
       [this, match](const AveragingResult& result) { end_round(match, result); });
@@ -336,7 +344,15 @@ void Peer<Number>::begin_round(const Match& match) {
 
 template <typename Number>
 void Peer<Number>::end_round(const Match& match, const AveragingResult& result) {
-  times_.rounds.add(endpoint_.now() - times_.phase);
+  times_.silent.clear();
+  for (const auto& [name, why] : result.excluded) {
+    if (why == kSilent) times_.silent.insert(name);
+  }
+  for (const auto& part : result.parts) {
+    if (part.problem == kSilent) times_.silent.insert(part.reducer);
+  }
+  // A peer that is alone takes no time.
+  if (match.members.size() > 1) times_.rounds.add(endpoint_.now() - times_.phase);
   const auto values = std::exchange(contribution_, {}).first;
   phase_ = Phase::training;
   // No member had a sample, although others extrapolated some: there is no step.

@@ -23,11 +23,13 @@ namespace troika::swarm {
 
 template <typename Number>
 struct PeerOptions {
-  // The same on all peers of a run.
+  // The same on all peers of a run. Peers with another schema, packing_name, least_part or
+  // aggregation are in no group with this one.
   std::string run = {};
-  std::string schema = {};   // digest of the form of the values; peers with another are refused
-  int64_t target_batch = 1;  // samples of a step
+  std::string schema = {};            // digest of the form of the values
+  int64_t target_batch = 1;           // samples of a step
   net::Packing<Number> packing = {};  // of values in averagings
+  std::string packing_name = {};      // tells packings apart
   Aggregation aggregation = Aggregation::mean;
 
   // The name of the authority whose tokens all peers must have (token.h); empty: there is none.
@@ -50,6 +52,7 @@ struct PeerOptions {
   // AveragingOptions; measured times make it shorter, to 2 s.
   net::Duration sender_timeout = std::chrono::seconds(30);
   net::Duration download_time = std::chrono::seconds(600);  // of a state, at most
+  uint64_t most_state = uint64_t{1} << 36;                  // bytes of a state that is downloaded
   uint64_t seed = 0;                                        // for the choice among equal donors
   // Other records of the run (RecordRules::kinds), for directory().
   std::map<std::string, std::function<bool(const Record&)>> kinds = {};
@@ -101,7 +104,9 @@ class Peer {
   using Values = std::shared_ptr<std::vector<Number>>;
 
   // Connections must be made after this. The references must outlive it. Throws Error(swarm,
-  // usage) if the endpoint has another name than the identity, or target_batch is below 1.
+  // usage) if the endpoint has another name than the identity, target_batch is below 1, the
+  // bandwidth is not above 0 and finite, or a peer that is not auxiliary lacks `due`, `state` or
+  // `load`.
   Peer(net::Endpoint& endpoint, const Identity& identity, PeerOptions<Number> options,
        PeerCallbacks<Number> callbacks, WallClock clock = system_time);
   // Leaves the swarm: the others lose this peer if the connections end, too.
@@ -153,7 +158,8 @@ class Peer {
   void take_match(const std::optional<Match>& match);
   void begin_round(const Match& match);
   void end_round(const Match& match, const AveragingResult& result);
-  AveragingGroup group_of(const Match& match) const;
+  std::string schema() const;
+  net::Duration round_timeout(const Match& match);
   std::string gathered(Mode mode) const;
 
   net::Endpoint& endpoint_;
@@ -173,6 +179,7 @@ class Peer {
     net::Duration averaging_until{};          // then the step is made alone
     std::optional<net::Duration> apart = {};  // since when this peer's history does not lead
     AdaptiveTimeout matches, rounds;
+    std::set<std::string> silent = {};  // members of the last round that were too slow, or gone
   } times_;
   std::pair<Values, double> contribution_;
   Alive alive_;

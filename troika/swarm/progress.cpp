@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "troika/swarm/json_text.h"
 
@@ -15,6 +16,10 @@ constexpr double kDriftPeers = 3;
 constexpr double kDriftRate = .2;
 // A record counts for so many times its refresh time, and another second.
 constexpr int kMissedRefreshes = 3;
+// States of each peer that are remembered.
+constexpr size_t kMostTold = 64;
+// So that all later epochs are numbers, too.
+constexpr int64_t kMostEpoch = int64_t{1} << 48;
 
 struct ProgressBody {
   int64_t samples = 0;
@@ -27,7 +32,7 @@ struct ProgressBody {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProgressBody, samples, samples_per_second, is_client, history,
                                    is_partial, refresh)
 
-PeerProgress progress_of(const Record& record) {
+PeerProgress progress_of(const Record& record, WallTime now) {
   const auto body = parsed<ProgressBody>(record.body);
   return {.peer = record.peer,
           .epoch = record.epoch,
@@ -36,12 +41,17 @@ PeerProgress progress_of(const Record& record) {
           .is_client = body.is_client,
           .history = body.history,
           .is_partial = body.is_partial,
-          .at = record.created,
+          // The clocks differ by up to the skew, so only what is older than that is old.
+          .at = std::min(now, record.created + RecordRules().skew),
           .refresh = WallTime(body.refresh)};
 }
 
 bool is_alive(const PeerProgress& peer, WallTime now) {
   return now - peer.at <= kMissedRefreshes * peer.refresh + std::chrono::seconds(1);
+}
+
+bool is_one_state(const PeerProgress& a, const PeerProgress& b) {
+  return std::tie(a.epoch, a.history, a.is_partial) == std::tie(b.epoch, b.history, b.is_partial);
 }
 
 double seconds_of(WallTime time) {
@@ -53,9 +63,9 @@ double seconds_of(WallTime time) {
 bool is_progress(const Record& record) {
   try {
     const auto body = parsed<ProgressBody>(record.body);
-    return record.epoch >= 0 && body.samples >= 0 && std::isfinite(body.samples_per_second) &&
-           body.samples_per_second >= 0 && body.history.size() <= 64 && body.refresh >= 0 &&
-           body.refresh <= 60'000;
+    return record.epoch >= 0 && record.epoch <= kMostEpoch && body.samples >= 0 &&
+           std::isfinite(body.samples_per_second) && body.samples_per_second >= 0 &&
+           body.history.size() <= 64 && body.refresh >= 0 && body.refresh <= 60'000;
   } catch (const Error&) {
     return false;
   }
@@ -87,7 +97,11 @@ void ProgressTracker::take_change(const Record& record) {
   if (record.body.empty()) {
     others_.erase(record.peer);
   } else {
-    others_[record.peer] = progress_of(record);
+    const auto& progress = others_[record.peer] = progress_of(record, directory_.now());
+    auto& told = told_[record.peer];
+    if (!told.empty() && is_one_state(told.back(), progress)) return;
+    told.push_back(progress);
+    if (told.size() > kMostTold) told.pop_front();
   }
 }
 
@@ -109,6 +123,7 @@ void ProgressTracker::report(int64_t samples) {
 void ProgressTracker::publish() {
   const auto now = directory_.now();
   std::erase_if(others_, [&](const auto& other) { return !is_alive(other.second, now); });
+  std::erase_if(told_, [&](const auto& told) { return !others_.contains(told.first); });
   own_.refresh = refresh();
   directory_.publish(kProgress, {}, own_.epoch, options_.lifetime,
                      text_of(ProgressBody{own_.samples, rate_.samples_per_second(), own_.is_client,
@@ -157,6 +172,14 @@ SwarmProgress ProgressTracker::swarm() const {
     ++sum.peers;
   }
   return sum;
+}
+
+bool ProgressTracker::has_told(int64_t epoch, const std::string& history, bool is_partial) const {
+  const PeerProgress state{.epoch = epoch, .history = history, .is_partial = is_partial};
+  return std::ranges::any_of(told_, [&](const auto& peer) {
+    return std::ranges::any_of(peer.second,
+                               [&](const auto& one) { return is_one_state(one, state); });
+  });
 }
 
 bool ProgressTracker::is_due() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -39,6 +40,7 @@ struct PeerProgress {
   // Names the states that the peer has been through; peers with equal ones have equal states.
   std::string history = {};
   bool is_partial = false;  // not all of the peer's last average was one of its group
+  // When the record came, by this peer's clock; earlier for a record that was old then.
   WallTime at{};
   WallTime refresh{};  // until the next record, about
 };
@@ -93,6 +95,8 @@ class ProgressTracker {
   SwarmProgress swarm() const;
   // Whether the swarm has the samples of this peer's epoch, or is in a later epoch.
   bool is_due() const;
+  // Whether a peer told lately, in a record that counted, that it was in this state.
+  bool has_told(int64_t epoch, const std::string& history, bool is_partial) const;
 
  private:
   void publish();
@@ -103,6 +107,7 @@ class ProgressTracker {
   const ProgressOptions options_;
   PeerProgress own_;
   std::map<std::string, PeerProgress> others_;
+  std::map<std::string, std::deque<PeerProgress>> told_;  // the last epochs, by peer
   SampleRate rate_;
   net::Ticket timer_ = 0;
   Alive alive_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "troika/base/log.h"
 #include "troika/swarm/identity.h"
@@ -16,6 +17,7 @@ constexpr size_t kStateChunk = size_t{256} << 10;
 constexpr size_t kMostStateMessage = kStateChunk + 4096;
 constexpr size_t kRequestsInFlight = 4;
 constexpr net::Duration kSnapshotLife = std::chrono::minutes(1);
+constexpr size_t kMostSnapshots = 2;
 constexpr net::Duration kRetry = std::chrono::milliseconds(200);
 constexpr net::Duration kShortly = std::chrono::seconds(1);
 constexpr net::Duration kLong = std::chrono::seconds(30);
@@ -38,11 +40,20 @@ struct StateHead {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StateHead, epoch, history, is_partial, digest, total, offset)
 
+namespace {
+
+bool are_of_one_state(const StateHead& a, const StateHead& b) {
+  return std::tie(a.epoch, a.history, a.is_partial, a.digest, a.total) ==
+         std::tie(b.epoch, b.history, b.is_partial, b.digest, b.total);
+}
+
+}  // namespace
+
 struct StateTransfer::Download {
   int64_t least_epoch = 0;
   Donors donors;
   Done done;
-  net::Duration until{};
+  Known known;
   std::string donor = {};
   uint64_t attempt = 0;  // at a donor; answers to earlier ones are ignored
   size_t in_flight = 0;
@@ -53,10 +64,11 @@ struct StateTransfer::Download {
   std::map<uint64_t, std::string> early = {};  // chunks after a missing one
 };
 
-StateTransfer::StateTransfer(net::Endpoint& endpoint, Take take)
+StateTransfer::StateTransfer(net::Endpoint& endpoint, Take take, uint64_t most_bytes)
     : endpoint_(endpoint),
       requests_(endpoint, kStates, kMostStateMessage),
       take_(std::move(take)),
+      most_bytes_(most_bytes),
       answers_(std::chrono::seconds(1), std::chrono::seconds(10)) {
   requests_.answer_with(
       [this](const std::string& peer, const std::string& question, const net::Answer& reply) {
@@ -72,48 +84,67 @@ void StateTransfer::set_version(const StateVersion& version) {
   version_ = version;
 }
 
-const StateTransfer::Snapshot* StateTransfer::current() {
-  const auto now = endpoint_.now();
-  std::erase_if(snapshots_, [&](const Snapshot& snapshot) {
-    return snapshot.version != version_ && now - snapshot.used > kSnapshotLife;
+void StateTransfer::sweep() {
+  std::erase_if(snapshots_, [now = endpoint_.now()](const Snapshot& snapshot) {
+    return now - snapshot.used >= kSnapshotLife;
   });
+  if (!snapshots_.empty()) endpoint_.after(kSnapshotLife / 4, alive_.guard([this] { sweep(); }));
+}
+
+StateTransfer::Snapshot* StateTransfer::current() {
   const auto found = std::ranges::find(snapshots_, version_, &Snapshot::version);
   if (found != snapshots_.end()) return &*found;
-  auto bytes = take_();
+  if (snapshots_.size() >= kMostSnapshots) {
+    const auto given = std::ranges::find(snapshots_, true, &Snapshot::is_given);
+    if (given == snapshots_.end()) return nullptr;
+    snapshots_.erase(given);
+  }
+  auto bytes = take_ ? take_() : nullptr;
   if (!bytes) return nullptr;
   const auto digest = digest_of(*bytes);
-  snapshots_.push_back({version_, std::move(bytes), digest, now});
+  // The sweep runs as long as there are snapshots.
+  if (snapshots_.empty()) {
+    endpoint_.after(kSnapshotLife / 4, alive_.guard([this] { sweep(); }));
+  }
+  snapshots_.push_back({version_, std::move(bytes), digest, endpoint_.now()});
   return &snapshots_.back();
 }
 
 std::string StateTransfer::answer(const std::string& text) {
   const auto question = parsed<StateQuestion>(text);
   const auto begun = std::ranges::find(snapshots_, question.digest, &Snapshot::digest);
-  const Snapshot* snapshot = begun != snapshots_.end() ? &*begun : current();
+  Snapshot* snapshot = begun != snapshots_.end() ? &*begun : current();
   if (!snapshot) return text_of(StateHead{}) + '\n';
   const bool continues = snapshot->digest == question.digest;
   const auto offset = continues ? std::min(question.offset, snapshot->bytes->size()) : 0;
-  for (auto& one : snapshots_) {
-    if (&one == snapshot) one.used = endpoint_.now();
-  }
+  snapshot->used = endpoint_.now();
+  snapshot->is_given = offset + kStateChunk >= snapshot->bytes->size();
   const auto& version = snapshot->version;
   return text_of(StateHead{version.epoch, version.history, version.is_partial, snapshot->digest,
                            snapshot->bytes->size(), offset}) +
          '\n' + snapshot->bytes->substr(offset, kStateChunk);
 }
 
-void StateTransfer::download(int64_t least_epoch, Donors donors, net::Duration at_most, Done done) {
+void StateTransfer::download(int64_t least_epoch, Donors donors, net::Duration at_most, Done done,
+                             Known known) {
   download_ = std::make_shared<Download>(Download{.least_epoch = least_epoch,
                                                   .donors = std::move(donors),
                                                   .done = std::move(done),
-                                                  .until = endpoint_.now() + at_most});
+                                                  .known = std::move(known)});
+  endpoint_.after(at_most, alive_.guard([this, weak = std::weak_ptr(download_)] {
+    const auto download = weak.lock();
+    if (download && download == download_) end(std::nullopt);
+  }));
   endpoint_.after(net::Duration(0), alive_.guard([this] { choose_donor(); }));
+}
+
+int64_t StateTransfer::least_epoch() const {
+  return download_ ? download_->least_epoch : 0;
 }
 
 void StateTransfer::choose_donor() {
   if (!download_ || !download_->donor.empty()) return;
   const auto now = endpoint_.now();
-  if (now >= download_->until) return end(std::nullopt);
   for (const auto& donor : download_->donors()) {
     const auto avoided = download_->avoided.find(donor);
     if (avoided != download_->avoided.end() && avoided->second > now) continue;
@@ -167,11 +198,8 @@ void StateTransfer::take_answer(uint64_t attempt, uint64_t offset, const net::Re
   }
   auto bytes = answer.substr(std::min(line + 1, answer.size()));
   if (head.digest.empty()) return fail_donor("it has no state now", kRetry);
-  if (head.epoch < download.least_epoch) {
-    return fail_donor(
-        fmt::format("its epoch is {} instead of {}", head.epoch, download.least_epoch), kShortly);
-  }
-  if (!download.head || download.head->digest != head.digest) {
+  if (const auto fault = fault_of(head); !fault.empty()) return fail_donor(fault, kShortly);
+  if (!download.head || !are_of_one_state(*download.head, head)) {
     download.head = head;
     download.bytes.clear();
     download.early.clear();
@@ -199,6 +227,20 @@ void StateTransfer::take_answer(uint64_t attempt, uint64_t offset, const net::Re
   }
   end(State{{head.epoch, head.history, head.is_partial},
             std::make_shared<const std::string>(std::move(download.bytes))});
+}
+
+// Empty: none.
+std::string StateTransfer::fault_of(const StateHead& head) const {
+  const auto& download = *download_;
+  if (head.epoch < download.least_epoch) {
+    return fmt::format("its epoch is {} instead of {}", head.epoch, download.least_epoch);
+  }
+  if (head.total > most_bytes_) {
+    return fmt::format("its state has {} bytes instead of at most {}", head.total, most_bytes_);
+  }
+  const bool is_known =
+      !download.known || download.known({head.epoch, head.history, head.is_partial});
+  return is_known ? "" : "nobody has told of its state";
 }
 
 void StateTransfer::fail_donor(const std::string& why, net::Duration avoided_for) {

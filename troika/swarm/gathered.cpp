@@ -1,0 +1,60 @@
+#include "troika/swarm/gathered.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "troika/base/error.h"
+#include "troika/swarm/json_text.h"
+#include "troika/swarm/shares.h"
+
+namespace troika::swarm {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Gathered, mode, bandwidth, numbers)
+
+std::string Gathered::text() const {
+  return text_of(*this);
+}
+
+Gathered gathered_from(const std::string& text) {
+  try {
+    auto gathered = parsed<Gathered>(text);
+    const bool is_known = gathered.mode == Mode::node || gathered.mode == Mode::client ||
+                          gathered.mode == Mode::auxiliary;
+    if (is_known && std::isfinite(gathered.bandwidth) && gathered.bandwidth >= 0 &&
+        gathered.numbers <= kMostNumbers) {
+      return gathered;
+    }
+  } catch (const Error&) {
+  }
+  return {};
+}
+
+AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part) {
+  AveragingGroup group{.id = match.id, .members = {}};
+  std::vector<std::optional<double>> rates;
+  size_t most = 0;
+  for (const auto& member : match.members) {
+    const auto gathered = gathered_from(member.gathered);
+    group.members.push_back({.name = member.name, .mode = gathered.mode});
+    most = std::max<size_t>(most, gathered.numbers);
+    rates.push_back(gathered.mode == Mode::client ? std::optional(0.0)
+                    : gathered.bandwidth > 0      ? std::optional(gathered.bandwidth)
+                                                  : std::nullopt);
+  }
+  const auto sizes =
+      part_sizes(numbers.value_or(most), balanced_shares(rates).fractions, least_part);
+  for (size_t i = 0; i < sizes.size(); ++i) group.members[i].part = sizes[i];
+  return group;
+}
+
+double slowest_link(const Match& match) {
+  double slowest = HUGE_VAL;
+  for (const auto& member : match.members) {
+    const double bandwidth = gathered_from(member.gathered).bandwidth;
+    if (bandwidth > 0) slowest = std::min(slowest, bandwidth);
+  }
+  return slowest;
+}
+
+}  // namespace troika::swarm
