@@ -307,6 +307,33 @@ TEST(PlanReport, ComparesPredictionsWithTheRun) {
             "  memory, rank 1                200 B        400 B    -50.0 %");
 }
 
+TEST(PlanReport, ComparesTheStagesOfAPipeline) {
+  const auto block = [](const char* name, double seconds) {
+    return layout::ProfiledBlock{.name = name,
+                                 .forward = seconds,
+                                 .backward_input = seconds,
+                                 .backward_weight = seconds,
+                                 .parameter_bytes = 100};
+  };
+  plan::StepProblem problem{.profiles = {{.micro_batch = 1,
+                                          .optimizer_bytes_per_second = 1e3,
+                                          .blocks = {block("a", 0.1), block("b", 0.2)}}},
+                            .cluster = layout::Cluster::uniform(1, 2),
+                            .global_batch = 2};
+  plan::StepModel model(problem);
+  plan::StepSearch found;
+  found.best = model.price({.family = plan::StepFamily::pipeline, .devices = 2}, {{1, 1}, {2, 1}});
+  const AutomaticPlan automatic{.model = std::move(model), .found = found};
+  observe::RunSummary summary;
+  summary.phase_milliseconds = {{"backward", {1600, 1600}}, {"optimizer", {100, 200}}};
+  summary.bubble = {0.5, 0.25};
+  const auto text = compare(automatic, summary);
+  EXPECT_THAT(text, HasSubstr("\n  passes, rank 0            600.00 ms    800.00 ms    -25.0 %"));
+  EXPECT_THAT(text, HasSubstr("\n  passes, rank 1           1200.00 ms   1200.00 ms     +0.0 %"));
+  EXPECT_THAT(text, HasSubstr("\n  waits, rank 1 "));
+  EXPECT_THAT(text, HasSubstr("\n  optimizer, rank 1         100.00 ms    200.00 ms    -50.0 %"));
+}
+
 // Stages with different numbers of replicas share whole micro-batches.
 TEST(FoundPlan, KeepsTheSamplesOfAStepIfStagesAreUneven) {
   plan::StepProblem problem{

@@ -84,6 +84,41 @@ std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& autom
           {"optimizer", optimizer}};
 }
 
+// The predicted seconds of all passes of a step on a rank of a stage, and of its optimizer.
+struct StageSeconds {
+  double passes = 0;
+  double optimizer = 0;
+};
+
+StageSeconds seconds_of(const AutomaticPlan& automatic, size_t stage) {
+  const auto& chosen = automatic.chosen();
+  const auto& profile = automatic.model.problem().profiles[chosen.settings.profile];
+  const auto& order = automatic.model.order();
+  const auto& of = chosen.stages[stage];
+  StageSeconds seconds;
+  double bytes = 0;
+  for (size_t i = stage > 0 ? chosen.stages[stage - 1].end : 0; i < of.end; ++i) {
+    const auto& block = profile.blocks[order[i]];
+    seconds.passes += block.forward * (chosen.settings.recompute ? 2 : 1) + block.backward();
+    bytes += block.parameter_bytes;
+  }
+  const double count = automatic.model.micro_batches(chosen.settings.profile);
+  seconds.passes *= count / of.replicas;
+  if (profile.optimizer_bytes_per_second > 0) {
+    const double shards = chosen.settings.zero_stage > 0 ? of.replicas : 1;
+    seconds.optimizer = bytes / shards / profile.optimizer_bytes_per_second;
+  }
+  return seconds;
+}
+
+const std::vector<double>& milliseconds_of(const observe::RunSummary& summary,
+                                           const std::string& phase) {
+  static const std::vector<double> none;
+  const auto found =
+      std::ranges::find(summary.phase_milliseconds, phase, &observe::PhaseTime::phase);
+  return found == summary.phase_milliseconds.end() ? none : found->milliseconds;
+}
+
 }  // namespace
 
 std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
@@ -132,16 +167,30 @@ std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& s
   if (std::isfinite(step)) {
     line("step", time_text(chosen.seconds), time_text(step), chosen.seconds / step);
   }
+  const auto phase = [&](const std::string& name, size_t rank, double seconds, double measured) {
+    line(fmt::format("{}, rank {}", name, rank), time_text(seconds), time_text(measured),
+         measured > 0 ? seconds / measured : 1);
+  };
   // The sums over a tensor axis are a part of the passes.
   if (chosen.is_whole()) {
     for (const auto& [name, seconds] : phases_of(automatic)) {
-      const auto measured =
-          std::ranges::find(summary.phase_milliseconds, name, &observe::PhaseTime::phase);
-      if (measured == summary.phase_milliseconds.end()) continue;
-      for (size_t rank = 0; rank < measured->milliseconds.size(); ++rank) {
-        const double of_rank = measured->milliseconds[rank] / 1e3;
-        line(fmt::format("{}, rank {}", name == "exposed_communication" ? "exchange" : name, rank),
-             time_text(seconds), time_text(of_rank), of_rank > 0 ? seconds / of_rank : 1);
+      const auto& measured = milliseconds_of(summary, name);
+      for (size_t rank = 0; rank < measured.size(); ++rank) {
+        phase(name == "exposed_communication" ? "exchange" : name, rank, seconds,
+              measured[rank] / 1e3);
+      }
+    }
+  } else if (chosen.settings.tensor.ranks == 1) {
+    const auto& runs = milliseconds_of(summary, "backward");  // with all passes
+    const auto& optimizers = milliseconds_of(summary, "optimizer");
+    for (size_t rank = 0; rank < std::min(runs.size(), summary.bubble.size()); ++rank) {
+      const auto predicted = seconds_of(automatic, automatic.stage_of(static_cast<int>(rank)));
+      const double longest = std::ranges::max(runs) / 1e3;
+      phase("passes", rank, predicted.passes, (1 - summary.bubble[rank]) * longest);
+      phase("waits", rank, chosen.seconds - predicted.passes - predicted.optimizer,
+            summary.bubble[rank] * longest);
+      if (rank < optimizers.size()) {
+        phase("optimizer", rank, predicted.optimizer, optimizers[rank] / 1e3);
       }
     }
   }
