@@ -83,11 +83,9 @@ TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
   EXPECT_GT(layer["time_share"], 0.5);
   EXPECT_GT(layer["saved_share"], 0.4);
   EXPECT_GT(layer["token_saved_share"], 0.1);
-  // With sequence parallelism, only the gathered inputs of both column layers are whole.
-  const double saved =
-      layer["saved_share"].get<double>() + layer["token_saved_share"].get<double>();
-  EXPECT_GT(saved, 0.85);
-  EXPECT_LT(saved, 0.95);
+  // With sequence parallelism, nothing that a layer keeps is whole.
+  EXPECT_NEAR(layer["saved_share"].get<double>() + layer["token_saved_share"].get<double>(), 1,
+              0.01);
   EXPECT_EQ(gpt.back()["tensor"]["backward_sums"], 1);
   EXPECT_EQ(simulated(true).exit_code, 0);
   const auto llama = profiled("--model.name=llama --model.kv_heads=1 " + sizes);

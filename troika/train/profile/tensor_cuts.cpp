@@ -185,8 +185,11 @@ int least_ranks(int64_t units) {
 
 // The share of `whole` of which each of the ranks has one part, if one rank has `part`.
 double share(double whole, double part, int ranks) {
+  // The first run of an operator takes some bytes more than later ones.
+  constexpr double kLeast = 1e-3;
   if (whole <= 0) return 0;
-  return std::clamp((1 - part / whole) * ranks / (ranks - 1), 0.0, 1.0);
+  const double cut = std::min((1 - part / whole) * ranks / (ranks - 1), 1.0);
+  return cut < kLeast ? 0 : cut;
 }
 
 class CutMaker {
