@@ -26,7 +26,7 @@ struct TensorCut {
   double token_saved_share = 0;
   bool cuts_output = false;  // whether a rank's output is a part of the block's
   // Sums over the ranks in each pass, all of the same bytes. With sequence parallelism each is a
-  // reduce-scatter and an all-gather.
+  // reduce-scatter and an all-gather; the inputs that a backward pass gathers again do not count.
   int forward_sums = 0;
   int backward_sums = 0;
   double sum_bytes = 0;
@@ -39,8 +39,8 @@ struct BlockInStage {
   double fixed_bytes = 0;             // of buffers, and of parameters that are not trained
   double borrowed_bytes = 0;          // of trained parameters of the first block that it uses, too
   double recomputed_saved_bytes = 0;  // kept by the block if it is recomputed, beside its inputs
-  // Of the block as the last one of a stage whose output another stage takes, without the gradient
-  // of the output; 0: as workspace_bytes.
+  // The workspace if the block ends a stage whose output another stage takes: it lacks the gradient
+  // of the output. 0: workspace_bytes.
   double sent_workspace_bytes = 0;
   // If a backward pass has two parts: the bytes that its second part needs after the first one,
   // saved ones and gradients, divided by saved_bytes; and what it takes beyond these.
