@@ -61,8 +61,8 @@ TEST_F(DownpourRun, OneReplicaInSynchronousOrderIsOneProcess) {
 // fit_course() expects the same weights on all replicas after the run. The warm start ends within
 // the first epoch.
 TEST_F(DownpourRun, ReplicasLearnFromTheirSamples) {
-  options_.trainer.max_epochs = 6;
-  options_.optimizer.lr = 0.05;
+  options_.trainer.max_epochs = 8;
+  options_.optimizer.lr = 0.02;
   options_.data.global_batch_size = 8;
   for (const auto& changes : {std::vector<std::string>{},
                               {"downpour.n_push=2", "downpour.n_fetch=3",
@@ -70,12 +70,12 @@ TEST_F(DownpourRun, ReplicasLearnFromTheirSamples) {
     const auto options = downpour(changes);
     const auto summary = fit(options, 4).summary;
     // 26 samples are 6 for each replica, which has batches of 2.
-    EXPECT_EQ(summary.steps, 6 * 3);
+    EXPECT_EQ(summary.steps, 8 * 3);
     std::vector<double> losses;
     for (const auto& [step, row] : csv_rows(summary.run_folder)) {
       if (row.contains("validation/loss")) losses.push_back(std::stod(row.at("validation/loss")));
     }
-    ASSERT_EQ(losses.size(), 6u);
+    ASSERT_EQ(losses.size(), 8u);
     EXPECT_LT(losses.back(), losses.front());
     EXPECT_LE(summary.metrics.at("staleness/p50"), summary.metrics.at("staleness/max"));
     for (int replica = 1; replica < 4; ++replica) {
