@@ -37,13 +37,14 @@ def gpt_profile(layers, hidden, heads, vocabulary, tokens, micro_batch, device, 
     whole = (v + s) * h
     blocks = [made("embedding", (0, 0, 0), (0, s * b * h), output_bytes=activation,
                    parameter_bytes=BYTES_OF_PARAMETER * whole,
-                   tensor={"parameter_share": v / (v + s), "forward_sums": 1, "sum_bytes": activation})]
+                   tensor={"parameter_share": v / (v + s), "forward_sums": 1, "backward_gathers": 1,
+                           "sum_bytes": activation})]
     for i in range(layers):
         blocks.append(made(f"layer{i}", (dense + attention, dense + 2 * attention, dense),
                            (24 * s * b * h + 5 * heads * s * s * b, 10 * s * b * h), output_bytes=activation,
                            parameter_bytes=BYTES_OF_PARAMETER * parameters,
                            tensor={"units": heads, "parameter_share": 1 - 6 * h / parameters, "forward_sums": 2,
-                                   "backward_sums": 2, "sum_bytes": activation}))
+                                   "backward_sums": 2, "backward_gathers": 2, "sum_bytes": activation}))
     logits = 2 * b * s * h * v
     blocks.append(made("head", (logits, logits, logits), (4 * b * s * v, 4 * b * s * h), output_bytes=0,
                        parameter_bytes=BYTES_OF_PARAMETER * v * h,

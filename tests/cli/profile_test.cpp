@@ -78,6 +78,7 @@ TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
               1e-9);
   EXPECT_EQ(layer["forward_sums"], 2);
   EXPECT_EQ(layer["backward_sums"], 2);
+  EXPECT_EQ(layer["backward_gathers"], 2) << "the inputs of attention and MLP";
   EXPECT_EQ(layer["sum_bytes"], 2 * 64 * 32 * 4);
   EXPECT_EQ(layer["cuts_output"], false);
   EXPECT_GT(layer["time_share"], 0.5);
@@ -86,7 +87,10 @@ TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
   // With sequence parallelism, nothing that a layer keeps is whole.
   EXPECT_NEAR(layer["saved_share"].get<double>() + layer["token_saved_share"].get<double>(), 1,
               0.01);
+  EXPECT_EQ(gpt.front()["tensor"]["backward_gathers"], 1) << "the gradient of the output";
   EXPECT_EQ(gpt.back()["tensor"]["backward_sums"], 1);
+  EXPECT_EQ(gpt.back()["tensor"]["backward_gathers"], 0)
+      << "the head gathers its input and scatters its gradient, as a sum does";
   EXPECT_EQ(simulated(true).exit_code, 0);
   const auto llama = profiled("--model.name=llama --model.kv_heads=1 " + sizes);
   for (const auto& block : llama) EXPECT_FALSE(block.contains("tensor")) << "one head of keys";

@@ -98,7 +98,7 @@ TEST(Profile, ReadsItsText) {
 constexpr const char* kCut =
     R"("parameter_bytes": 16, "tensor": {"units": 12, "tokens": 64, "time_share": 0.75, "parameter_share": 0.5,
      "saved_share": 0.625, "token_time_share": 0.25, "token_saved_share": 0.375,
-     "cuts_output": true, "forward_sums": 2, "backward_sums": 3, "sum_bytes": 64},)";
+     "cuts_output": true, "forward_sums": 2, "backward_sums": 3, "backward_gathers": 1, "sum_bytes": 64},)";
 
 TEST(Profile, ReadsWhatATensorAxisCuts) {
   const auto profile = read(replaced(kProfile, R"("parameter_bytes": 16,)", kCut));
@@ -112,6 +112,7 @@ TEST(Profile, ReadsWhatATensorAxisCuts) {
                                                  .cuts_output = true,
                                                  .forward_sums = 2,
                                                  .backward_sums = 3,
+                                                 .backward_gathers = 1,
                                                  .sum_bytes = 64}));
   EXPECT_EQ(profile.blocks[1].tensor, std::nullopt);
   EXPECT_EQ(read(profile.text()), profile);

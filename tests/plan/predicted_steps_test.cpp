@@ -138,6 +138,11 @@ TEST(PredictedMemory, IsThatOfTheSimulation) {
       block.saved_bytes = draws.from(5, 50);
       block.parameter_bytes = draws.from(1, 50);
       block.workspace_bytes = draws.from(0, 20);
+      block.in_stage = {.sent_workspace_bytes = static_cast<double>(draws.from(0, 20)),
+                        .weight_workspace_bytes = static_cast<double>(draws.from(0, 20)),
+                        .weight_output_bytes = static_cast<double>(draws.from(0, 9)),
+                        .weight_gradient_bytes = static_cast<double>(draws.from(0, 9)),
+                        .input_workspace_bytes = static_cast<double>(draws.from(0, 40))};
     }
     profile.blocks.back().has_output_layer = draws.from(0, 1) == 0;
     const int replicas = draws.from(1, 2);

@@ -92,6 +92,7 @@ inline StepProblem with_cuts(StepProblem problem, Draws& draws) {
                                      .cuts_output = draws.from(0, 3) == 0,
                                      .forward_sums = draws.from(0, 2),
                                      .backward_sums = draws.from(0, 2),
+                                     .backward_gathers = draws.from(0, 2),
                                      .sum_bytes = draws.from(0, 9) * 0.5};
   }
   auto& devices = problem.cluster.devices;

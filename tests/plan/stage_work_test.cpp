@@ -62,7 +62,8 @@ TEST(StageWork, AddsUpBlocks) {
   EXPECT_EQ(stage_work(rated, plan_on("pipeline=2", "1f1b", 4))[0].optimizer_seconds, 2);
   rated.in_step.first_micro_batch_factor = 1.5;
   EXPECT_EQ(stage_work(rated, plan_on("pipeline=2", "1f1b", 4))[0].passes.forward, 2 * 1.125);
-  EXPECT_EQ(stages[0].resident_bytes, 2000 * 4);
+  EXPECT_EQ(stages[0].resident_bytes, 2000 * 3);
+  EXPECT_EQ(stages[0].gradient_bytes, 2000);
   EXPECT_EQ(stages[1].activation_bytes, 200);
   EXPECT_EQ(stages[1].weight_part_bytes, 100);
   EXPECT_EQ(stages[1].input_bytes, 20);

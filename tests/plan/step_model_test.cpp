@@ -11,7 +11,7 @@
 #include "tests/plan/random_chains.h"
 #include "tests/plan/step_problem.h"
 #include "tests/support/errors.h"
-#include "troika/plan/search/range_maximum.h"
+#include "troika/plan/memory/range_maximum.h"
 
 namespace troika::plan {
 namespace {

@@ -39,6 +39,7 @@ Profile cut_blocks() {
                                                           .token_saved_share = 0.5,
                                                           .forward_sums = 2,
                                                           .backward_sums = 3,
+                                                          .backward_gathers = 1,
                                                           .sum_bytes = 80}});
   }
   return profile;
@@ -82,12 +83,15 @@ TEST(TensorAxis, DividesTheWorkOfAStage) {
   // 4 * (1/4 + 3/16) = 1.75 for each of two blocks.
   EXPECT_EQ(stages[0].passes, (layout::StageTimes{3.5, 3.5, 3.5}));
   EXPECT_NEAR(stages[0].parameter_bytes, 2 * (200 + 200), 1e-9);
-  EXPECT_NEAR(stages[0].resident_bytes, 4 * 800, 1e-9);
+  EXPECT_NEAR(stages[0].resident_bytes, 3 * 800, 1e-9);
+  EXPECT_NEAR(stages[0].gradient_bytes, 800, 1e-9);
   EXPECT_NEAR(stages[0].activation_bytes, 2 * (400 + 100), 1e-9);
   EXPECT_NEAR(stages[0].workspace_bytes, 25, 1e-9);
   EXPECT_EQ(stages[0].output_bytes, 80);
   EXPECT_EQ(stages[0].forward_sums, (std::vector<TensorSums>{{4, 80}}));
   EXPECT_EQ(stages[0].backward_sums, (std::vector<TensorSums>{{6, 80}}));
+  EXPECT_TRUE(stages[0].backward_gathers.empty())
+      << "inputs are whole without sequence parallelism";
 }
 
 TEST(TensorAxis, SequenceParallelismDividesTokens) {
@@ -98,6 +102,7 @@ TEST(TensorAxis, SequenceParallelismDividesTokens) {
   EXPECT_NEAR(stages[0].parameter_bytes, 800, 1e-9);
   EXPECT_EQ(stages[0].forward_sums, (std::vector<TensorSums>{{4, 80}}));
   EXPECT_TRUE(stages[0].sums_tokens);
+  EXPECT_EQ(stages[0].backward_gathers, (std::vector<TensorSums>{{2, 80}}));
 }
 
 TEST(TensorAxis, DoesNotCutABlockThatSaysNothing) {
@@ -149,14 +154,15 @@ TEST(TensorAxis, ExposesTheSumsOfPasses) {
   }
 }
 
-TEST(TensorAxis, ReduceScattersAndGathersMoveTheSameBytes) {
+// Backward passes gather 4 inputs again, each for half the bytes and the time of a sum.
+TEST(TensorAxis, ReduceScattersAndGathersMoveTheBytesOfSums) {
   auto plan = tensor_plan("tensor=4", "one_stage", 1);
   const auto whole = simulate_run(run_of(cut_blocks(), plan, hosts(1, 4)));
   plan.stages.sequence_parallel = true;
   const auto tokens = simulate_run(run_of(cut_blocks(), plan, hosts(1, 4)));
-  EXPECT_NEAR(tokens.links[0].bytes, whole.links[0].bytes, 1e-9);
-  EXPECT_NEAR(tokens.ranks[0].exposed_seconds, whole.ranks[0].exposed_seconds, 1e-9);
-  EXPECT_NEAR(tokens.seconds, 4 * 12 / 4.0 + sums_seconds(20, 4), 1e-9);
+  EXPECT_NEAR(tokens.links[0].bytes, whole.links[0].bytes * 22 / 20, 1e-9);
+  EXPECT_NEAR(tokens.ranks[0].exposed_seconds, whole.ranks[0].exposed_seconds * 22 / 20, 1e-9);
+  EXPECT_NEAR(tokens.seconds, 4 * 12 / 4.0 + sums_seconds(22, 4), 1e-9);
 }
 
 // Each rank of a tensor axis sends the whole activation to its counterpart, through its host's

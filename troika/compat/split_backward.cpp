@@ -233,6 +233,14 @@ SplitBackward::SplitBackward(const std::vector<at::Tensor>& roots,
   }
 }
 
+std::vector<at::Tensor> SplitBackward::gradients() const {
+  std::vector<at::Tensor> all;
+  for (const auto& part : parts_) {
+    all.insert(all.end(), part.gradients.begin(), part.gradients.end());
+  }
+  return all;
+}
+
 void SplitBackward::run_weights() {
   for (auto& part : std::exchange(parts_, {})) {
     if (part.to.empty()) continue;

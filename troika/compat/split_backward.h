@@ -31,6 +31,9 @@ class SplitBackward {
   // Called once.
   std::vector<at::Tensor> take_inputs() { return std::move(of_inputs_); }
 
+  // Returns the gradients that the second part starts from. Several may share memory.
+  std::vector<at::Tensor> gradients() const;
+
   // Runs the second part: adds to the parameters' .grad and calls their hooks. Called once.
   void run_weights();
 

@@ -36,13 +36,17 @@ constexpr std::array<BlockNumber, 8> kNumbers{
      {"parameter_bytes", &ProfiledBlock::parameter_bytes, true, kMostNumber},
      {"workspace_bytes", &ProfiledBlock::workspace_bytes, false, kMostNumber}}};
 
-constexpr std::array<std::pair<const char*, double BlockInStage::*>, 6> kNumbersInStage{
+constexpr std::array<std::pair<const char*, double BlockInStage::*>, 10> kNumbersInStage{
     {{"fixed_bytes", &BlockInStage::fixed_bytes},
      {"borrowed_bytes", &BlockInStage::borrowed_bytes},
      {"recomputed_saved_bytes", &BlockInStage::recomputed_saved_bytes},
      {"sent_workspace_bytes", &BlockInStage::sent_workspace_bytes},
      {"weight_saved_share", &BlockInStage::weight_saved_share},
-     {"weight_workspace_bytes", &BlockInStage::weight_workspace_bytes}}};
+     {"weight_workspace_bytes", &BlockInStage::weight_workspace_bytes},
+     {"weight_input_bytes", &BlockInStage::weight_input_bytes},
+     {"weight_output_bytes", &BlockInStage::weight_output_bytes},
+     {"weight_gradient_bytes", &BlockInStage::weight_gradient_bytes},
+     {"input_workspace_bytes", &BlockInStage::input_workspace_bytes}}};
 
 constexpr std::array<std::pair<const char*, double ProfiledBatches::*>, 3> kBatchNumbers{
     {{"bytes", &ProfiledBatches::bytes},
@@ -57,11 +61,12 @@ constexpr std::array<std::pair<const char*, double TensorCut::*>, 6> kCutNumbers
      {"token_saved_share", &TensorCut::token_saved_share},
      {"sum_bytes", &TensorCut::sum_bytes}}};
 
-constexpr std::array<std::pair<const char*, int TensorCut::*>, 4> kCutCounts{
+constexpr std::array<std::pair<const char*, int TensorCut::*>, 5> kCutCounts{
     {{"units", &TensorCut::units},
      {"tokens", &TensorCut::tokens},
      {"forward_sums", &TensorCut::forward_sums},
-     {"backward_sums", &TensorCut::backward_sums}}};
+     {"backward_sums", &TensorCut::backward_sums},
+     {"backward_gathers", &TensorCut::backward_gathers}}};
 
 constexpr std::array<std::pair<const char*, MeasuredLink Profile::*>, 3> kMeasuredLinks{
     {{"group", &Profile::group}, {"host", &Profile::host}, {"network", &Profile::network}}};

@@ -26,9 +26,12 @@ struct TensorCut {
   double token_saved_share = 0;
   bool cuts_output = false;  // whether a rank's output is a part of the block's
   // Sums over the ranks in each pass, all of the same bytes. With sequence parallelism each is a
-  // reduce-scatter and an all-gather; the inputs that a backward pass gathers again do not count.
+  // reduce-scatter and an all-gather.
   int forward_sums = 0;
   int backward_sums = 0;
+  // With sequence parallelism, the gathers of as many bytes in a backward pass beyond those of its
+  // sums, such as those of inputs that it gathers again.
+  int backward_gathers = 0;
   double sum_bytes = 0;
 
   bool operator==(const TensorCut&) const = default;
@@ -43,9 +46,17 @@ struct BlockInStage {
   // of the output. 0: workspace_bytes.
   double sent_workspace_bytes = 0;
   // If a backward pass has two parts: the bytes that its second part needs after the first one,
-  // saved ones and gradients, divided by saved_bytes; and what it takes beyond these.
+  // saved ones and gradients, divided by saved_bytes; and what it takes beyond these. The share
+  // does not count the block's input and the gradient of its output, which are the next two
+  // numbers; 0: the second part does not need them.
   double weight_saved_share = 0.5;
   double weight_workspace_bytes = 0;
+  double weight_input_bytes = 0;
+  double weight_output_bytes = 0;
+  double weight_gradient_bytes = 0;  // the gradients in weight_saved_share
+  // What the first part takes beyond saved_bytes and the gradient of the block's output. 0:
+  // workspace_bytes.
+  double input_workspace_bytes = 0;
 
   bool operator==(const BlockInStage&) const = default;
 };
@@ -133,11 +144,13 @@ struct PassesInStep {
 //        "saved_bytes": 8192, "parameter_bytes": 400, "workspace_bytes": 0,
 //        "fixed_bytes": 0, "borrowed_bytes": 0,
 //        "recomputed_saved_bytes": 0, "sent_workspace_bytes": 0,
-//        "weight_saved_share": 0.5, "weight_workspace_bytes": 0, "has_output_layer": false,
+//        "weight_saved_share": 0.5, "weight_workspace_bytes": 0, "weight_input_bytes": 0,
+//        "weight_output_bytes": 0, "weight_gradient_bytes": 0, "input_workspace_bytes": 0,
+//        "has_output_layer": false,
 //        "tensor": {"units": 4, "tokens": 64, "time_share": 0.9, "parameter_share": 0.95,
 //                   "saved_share": 0.7, "token_time_share": 0.1, "token_saved_share": 0.3,
-//                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2, "sum_bytes":
-//                   4096}}],
+//                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2,
+//                   "backward_gathers": 2, "sum_bytes": 4096}}],
 //     "edges": [["stem", "head"]]
 //   }
 //

@@ -43,15 +43,22 @@ void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   const double saved = left(cut->saved_share, cut->token_saved_share);
   block.saved_bytes *= saved;
   block.workspace_bytes *= saved;
-  block.in_stage.sent_workspace_bytes *= saved;
-  block.in_stage.weight_workspace_bytes *= saved;
+  for (const auto bytes :
+       {&BlockInStage::sent_workspace_bytes, &BlockInStage::weight_workspace_bytes,
+        &BlockInStage::weight_gradient_bytes, &BlockInStage::input_workspace_bytes}) {
+    block.in_stage.*bytes *= saved;
+  }
   block.parameter_bytes *= left(cut->parameter_share, 0);
   block.in_stage.fixed_bytes *= left(cut->parameter_share, 0);
   block.in_stage.borrowed_bytes *= left(cut->parameter_share, 0);
   // Other blocks keep the state of the generator, which is not cut.
   if (block.has_output_layer) block.in_stage.recomputed_saved_bytes *= saved;
   // With sequence parallelism, blocks exchange tokens.
-  if (cut->cuts_output || sequence_parallel) block.output_bytes /= ranks;
+  if (cut->cuts_output || sequence_parallel) {
+    block.output_bytes /= ranks;
+    block.in_stage.weight_output_bytes /= ranks;
+  }
+  if (sequence_parallel) block.in_stage.weight_input_bytes /= ranks;
 }
 
 }  // namespace

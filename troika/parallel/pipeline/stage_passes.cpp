@@ -108,6 +108,10 @@ nn::Tensors StagePasses::backward_input(int micro_batch, const nn::Tensors& grad
   return result;
 }
 
+nn::Tensors StagePasses::weight_part_gradients(int micro_batch) const {
+  return halves_.at(micro_batch).gradients();
+}
+
 void StagePasses::backward_weight(int micro_batch) {
   auto found = halves_.extract(micro_batch);
   TROIKA_CHECK(!found.empty(), "a weight part follows its input part");

@@ -38,6 +38,8 @@ class StagePasses {
   // of the parameters.
   nn::Tensors backward_input(int micro_batch, const nn::Tensors& gradients);
   void backward_weight(int micro_batch);
+  // Returns the gradients that backward_weight() starts from. Call it only between the two parts.
+  nn::Tensors weight_part_gradients(int micro_batch) const;
   // Returns, for each tensor that forward() gave, whether backward() takes a gradient for it: it is
   // a floating-point tensor. Call it only between forward() and backward().
   std::vector<bool> differentiable_outputs(int micro_batch) const;

@@ -62,9 +62,14 @@ const StepModel::Shard& StepModel::shard_of(const StepSettings& settings) const 
 
 namespace {
 
-// Rings, one after the other.
-double rings_seconds(const Link& link, int ranks, double count, double bytes) {
-  return 2.0 * (ranks - 1) * (count * link.latency + bytes / ranks * link.seconds_per_byte());
+// All-gathers over rings, one after the other.
+double gathers_seconds(const Link& link, int ranks, double count, double bytes) {
+  return (ranks - 1) * (count * link.latency + bytes / ranks * link.seconds_per_byte());
+}
+
+// A sum is a reduce-scatter and an all-gather, which take equally long.
+double sums_seconds(const Link& link, int ranks, double count, double bytes) {
+  return 2 * gathers_seconds(link, ranks, count, bytes);
 }
 
 }  // namespace
@@ -74,8 +79,8 @@ double StepModel::axis_forward_seconds(const StepSettings& settings, const Link&
   const int ranks = settings.tensor.ranks;
   if (ranks == 1) return 0;
   const auto& sums = shard_of(settings).sums;
-  return rings_seconds(link, ranks, sums.forward_sums[end] - sums.forward_sums[begin],
-                       sums.forward_summed[end] - sums.forward_summed[begin]);
+  return sums_seconds(link, ranks, sums.forward_sums[end] - sums.forward_sums[begin],
+                      sums.forward_summed[end] - sums.forward_summed[begin]);
 }
 
 // Recomputation repeats those of the forward pass.
@@ -84,9 +89,13 @@ double StepModel::axis_seconds(const StepSettings& settings, const Link& link, s
   const int ranks = settings.tensor.ranks;
   if (ranks == 1) return 0;
   const auto& sums = shard_of(settings).sums;
-  return (settings.recompute ? 2 : 1) * axis_forward_seconds(settings, link, begin, end) +
-         rings_seconds(link, ranks, sums.backward_sums[end] - sums.backward_sums[begin],
-                       sums.backward_summed[end] - sums.backward_summed[begin]);
+  const double gathers = settings.tensor.sequence
+                             ? gathers_seconds(link, ranks, sums.gathers[end] - sums.gathers[begin],
+                                               sums.gathered[end] - sums.gathered[begin])
+                             : 0;
+  return (settings.recompute ? 2 : 1) * axis_forward_seconds(settings, link, begin, end) + gathers +
+         sums_seconds(link, ranks, sums.backward_sums[end] - sums.backward_sums[begin],
+                      sums.backward_summed[end] - sums.backward_summed[begin]);
 }
 
 }  // namespace troika::plan

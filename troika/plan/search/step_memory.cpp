@@ -1,6 +1,7 @@
 // The memory of stages, and what offload adds to their times.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "troika/layout/plan.h"
 #include "troika/layout/summation.h"
@@ -42,12 +43,16 @@ OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
 StepModel::KeptPasses StepModel::kept_passes(const StepSettings& settings, size_t begin, size_t end,
                                              int used, int replicas) const {
   const int own = (micro_batches_[settings.profile] + replicas - 1) / replicas;
-  KeptPasses kept{.whole =
-                      static_cast<double>((settings.groups() - used + replicas - 1) / replicas)};
+  const int stages_left = (settings.groups() - used + replicas - 1) / replicas;
+  KeptPasses kept{.whole = static_cast<double>(stages_left)};
   if (settings.family == StepFamily::gpipe) kept.whole = own;
   if (settings.family != StepFamily::no_flushes) kept.whole = std::min<double>(kept.whole, own);
-  if (settings.family == StepFamily::zero_bubble && splits_backward(settings, begin, end)) {
-    kept.weight_part = std::min<double>(used / replicas, own - kept.whole);
+  kept.is_split =
+      settings.family == StepFamily::zero_bubble && splits_backward(settings, begin, end);
+  if (kept.is_split) {
+    const double put_off = used / replicas, left = own - kept.whole;
+    kept.weight_part = std::min(put_off, left);
+    kept.runs_weight_part = left >= put_off || kept.whole == 1 || own < stages_left;
   }
   return kept;
 }
@@ -57,14 +62,19 @@ StepModel::KeptPasses StepModel::kept_passes(const StepSettings& settings, size_
 // back end does not copy messages to other hosts.
 double StepModel::message_bytes(const StepSettings& settings, size_t begin, size_t end,
                                 const KeptPasses& kept) const {
-  const auto& sums = shard_of(settings).sums;
+  const auto& [profile, sums, backward] = shard_of(settings);
   double bytes = 0;
   if (begin > 0) {
     const ReceiveBuffers inputs(sums.crossing[begin], 1);
-    bytes += inputs.held_with(kept.whole + kept.weight_part) + inputs.of_evaluations();
+    const bool stays = profile.blocks[order_[begin]].in_stage.weight_input_bytes > 0;
+    bytes +=
+        inputs.held_with(kept.whole + (stays ? kept.weight_part : 0)) + inputs.of_evaluations();
     if (problem_.cluster.hosts.size() > 1) bytes += sums.crossing[begin];
   }
-  if (end < blocks()) bytes += ReceiveBuffers(sums.crossing[end], 1).held_with(1);
+  if (end < blocks()) {
+    const bool stays = profile.blocks[order_[end - 1]].in_stage.weight_output_bytes > 0;
+    bytes += ReceiveBuffers(sums.crossing[end], 1).held_with(1 + (stays ? kept.weight_part : 0));
+  }
   return bytes;
 }
 
@@ -116,30 +126,41 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
     parts.activations = sums.most_alone.of(begin, end);
     return parts;
   }
-  // Messages count what a stage has taken, and the gradients of what it gives. The latest
-  // micro-batch needs most in the backward pass of one of its blocks.
-  const double taken = std::min(part(sums.inputs), sums.crossing[begin]);
-  const auto most = [&](const RangeMaximum& of_blocks) {
-    const auto& last = shard_of(settings).profile.blocks[order_[end - 1]];
-    double of_last = of_blocks.of(end - 1, end);
-    if (end < blocks() && last.in_stage.sent_workspace_bytes > 0) {
-      of_last += last.in_stage.sent_workspace_bytes - last.workspace_bytes;
-    }
-    return end - begin > 1 ? std::max(of_blocks.of(begin, end - 1), of_last) : of_last;
-  };
-  const double inner = part(sums.inputs) - taken;
-  const double each =
-      settings.recompute ? inner + sums.crossing[end] + part(sums.again) : part(sums.saved);
-  double latest = settings.recompute
-                      ? most(sums.most_recomputed) - sums.inputs[begin] - sums.again[begin] - taken
-                      : most(sums.most_saved) - sums.saved[begin];
-  if (kept.weight_part > 0) {
-    // Measured: the weight part of several blocks takes about as much again as one of them keeps.
-    const double others = end - begin > 1 ? part(sums.weight_saved) : 0;
-    latest = std::max(latest, others + sums.most_weight.of(begin, end));
+  auto bytes =
+      (settings.recompute ? sums.recomputing : sums.keeping).of(begin, end, sums.crossing[end] > 0);
+  if (settings.recompute) {
+    // Messages count what a stage has taken. The output waits for its gradient.
+    const double taken = std::min(part(sums.inputs), sums.crossing[begin]);
+    bytes.kept += sums.crossing[end] - taken;
+    bytes.most = std::max(bytes.most - taken, bytes.kept);
+    bytes.most_at_first = std::max(bytes.most_at_first - taken, bytes.kept);
   }
-  parts.activations = (kept.whole - 1) * each + kept.weight_part * part(sums.weight_saved);
-  parts.workspace = latest;
+  const double gradients = std::exchange(parts.gradients, 0);
+  // A moment at which other micro-batches keep `whole` activations and those of `weight_parts`.
+  const auto take = [&](double whole, double weight_parts, double own, double made) {
+    if (whole < 0) return;
+    const double others = whole * bytes.kept + weight_parts * bytes.weight_kept;
+    if (others + own + made <= parts.activations + parts.workspace + parts.gradients) return;
+    parts.activations = others;
+    parts.workspace = own;
+    parts.gradients = made;
+  };
+  if (kept.is_split) {
+    take(kept.whole - 1, kept.weight_part, bytes.most_in_input_part, gradients);
+    // The first weight part comes before the last forward pass, or after the next input part.
+    const double whole = kept.whole - (kept.runs_weight_part ? 1 : 2);
+    const double others = kept.weight_part + (kept.runs_weight_part ? 0 : 1);
+    take(whole, others, std::max(bytes.most_in_input_part, bytes.most_in_weight_part), gradients);
+  } else if (is_pipeline && settings.family != StepFamily::no_flushes && replicas == 1 &&
+             kept.whole == micro_batches) {
+    // Without replicas, each step makes gradients anew. The first backward pass finds all
+    // activations, later ones find fewer, but all gradients.
+    take(kept.whole - 1, 0, bytes.most_at_first, 0);
+    take(kept.whole - 2, 0, bytes.most, gradients);
+    take(0, 0, 0, gradients);
+  } else {
+    take(kept.whole - 1, 0, bytes.most, gradients);
+  }
   return parts;
 }
 

@@ -139,11 +139,8 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.deviation, [&](size_t i) { return block(i).spread * block(i).seconds(); });
   add(sums.variance, [&](size_t i) { return std::pow(block(i).spread * block(i).seconds(), 2); });
   add(sums.saved, [&](size_t i) { return block(i).saved_bytes; });
-  add(sums.weight_saved,
-      [&](size_t i) { return block(i).saved_bytes * block(i).in_stage.weight_saved_share; });
   add(sums.fixed, [&](size_t i) { return block(i).in_stage.fixed_bytes; });
   add(sums.borrowed, [&](size_t i) { return block(i).in_stage.borrowed_bytes; });
-  add(sums.again, [&](size_t i) { return block(i).in_stage.recomputed_saved_bytes; });
   add(sums.inputs, [&](size_t i) { return inputs[i]; });
   add(sums.parameters, [&](size_t i) { return block(i).parameter_bytes; });
   const auto cut = [&](size_t i) { return block(i).tensor.value_or(layout::TensorCut{}); };
@@ -151,20 +148,18 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.forward_summed, [&](size_t i) { return cut(i).forward_sums * cut(i).sum_bytes; });
   add(sums.backward_sums, [&](size_t i) { return cut(i).backward_sums; });
   add(sums.backward_summed, [&](size_t i) { return cut(i).backward_sums * cut(i).sum_bytes; });
-  std::vector<double> saved, recomputed, weight, alone;
+  add(sums.gathers, [&](size_t i) { return cut(i).backward_gathers; });
+  add(sums.gathered, [&](size_t i) { return cut(i).backward_gathers * cut(i).sum_bytes; });
+  std::vector<double> alone;
+  std::vector<PassedBlocks> keeping, recomputing;
   for (size_t i = 0; i < count; ++i) {
     alone.push_back((i > 0 ? block(i - 1).saved_bytes : 0) + block(i).saved_bytes +
                     block(i).workspace_bytes);
-    saved.push_back(sums.saved[i + 1] + block(i).workspace_bytes);
-    weight.push_back(block(i).saved_bytes * block(i).in_stage.weight_saved_share +
-                     block(i).in_stage.weight_workspace_bytes);
-    recomputed.push_back(
-        sums.inputs[i + 1] + sums.again[i + 1] + block(i).workspace_bytes +
-        std::max(0.0, block(i).saved_bytes - block(i).in_stage.recomputed_saved_bytes));
+    keeping.push_back(keep(block(i)));
+    recomputing.push_back(recompute({&block(i), 1}, inputs[i]));
   }
-  sums.most_saved = RangeMaximum(std::move(saved));
-  sums.most_recomputed = RangeMaximum(std::move(recomputed));
-  sums.most_weight = RangeMaximum(std::move(weight));
+  sums.keeping = BytesOfStages(std::move(keeping));
+  sums.recomputing = BytesOfStages(std::move(recomputing));
   sums.most_alone = RangeMaximum(std::move(alone));
   return sums;
 }

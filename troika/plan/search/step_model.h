@@ -14,8 +14,8 @@
 #include "troika/layout/profile.h"
 #include "troika/layout/schedules/stage_weights.h"
 #include "troika/plan/memory/memory_parts.h"
+#include "troika/plan/memory/stage_bytes.h"
 #include "troika/plan/search/partial_cost.h"
-#include "troika/plan/search/range_maximum.h"
 #include "troika/plan/simulation/cluster_links.h"
 #include "troika/plan/split_backward.h"
 
@@ -252,18 +252,14 @@ class StepModel {
   // Sums over the blocks before each position in order().
   struct Sums {
     std::vector<double> forward, input, weight, deviation, variance, saved, inputs, parameters;
-    std::vector<double> weight_saved;     // kept from the input part to the weight part
     std::vector<double> fixed, borrowed;  // BlockInStage::fixed_bytes, borrowed_bytes
-    std::vector<double> again;            // BlockInStage::recomputed_saved_bytes
     std::vector<double> crossing;  // bytes of earlier outputs that are read after each position
-    // The bytes of activations and workspace in the backward pass of each block, with those of all
-    // blocks before it: without and with recomputation.
-    RangeMaximum most_saved, most_recomputed;
-    RangeMaximum most_weight;  // in the weight part of each block
-    RangeMaximum most_alone;   // of each block, with what the block before it saves
+    BytesOfStages keeping, recomputing;  // without and with recomputation
+    RangeMaximum most_alone;             // bytes of each block, with what the block before it saves
     // The number and the bytes of the sums over the tensor axis in each pass.
     std::vector<double> forward_sums, forward_summed, backward_sums, backward_summed;
-    std::vector<double> slowness;  // by device
+    std::vector<double> gathers, gathered;  // with sequence parallelism, in backward passes
+    std::vector<double> slowness;           // by device
     double least_slowness = 1;
     layout::Link fastest_axis = {};  // at least as fast as any tensor axis
   };
@@ -326,8 +322,10 @@ class StepModel {
   double summation_seconds(const StepSettings& settings, int replicas, double bytes) const;
   // Micro-batches whose activations a device of a stage keeps.
   struct KeptPasses {
-    double whole = 0;        // until their backward passes
-    double weight_part = 0;  // whose input parts are done, until their weight parts
+    double whole = 0;               // until their backward passes
+    double weight_part = 0;         // whose input parts are done, until their weight parts
+    bool is_split = false;          // whether backward passes have these two parts
+    bool runs_weight_part = false;  // while so many are kept
   };
   KeptPasses kept_passes(const StepSettings& settings, size_t begin, size_t end, int used,
                          int replicas) const;

@@ -47,6 +47,28 @@ double RunAccount::taken_bytes(const ProgramItem& item, ActionKind receive) cons
   return bytes;
 }
 
+double RunAccount::workspace_of(int rank, const Action& pass) const {
+  const auto& stage = run_.stage(pass.stage);
+  switch (pass.kind) {
+    case ActionKind::backward_input:
+      return stage.input_workspace_bytes;
+    case ActionKind::backward_weight:
+      return stage.weight_workspace_bytes;
+    case ActionKind::backward: {
+      const auto& own = memory_[static_cast<size_t>(rank)];
+      const bool makes = stage.gradient_bytes > 0 && !own.with_gradients.contains(pass.stage);
+      return makes ? stage.first_workspace_bytes : stage.workspace_bytes;
+    }
+    default:
+      return stage.workspace_bytes;
+  }
+}
+
+void RunAccount::add_gradients(int rank, int stage) {
+  auto& own = memory_[static_cast<size_t>(rank)];
+  if (own.with_gradients.insert(stage).second) own.bytes += run_.stage(stage).gradient_bytes;
+}
+
 void RunAccount::begin_passes(int rank, const ProgramItem& item) {
   auto& workspace = memory_[static_cast<size_t>(rank)].workspace;
   for (const auto& pass : passes_of(item)) {
@@ -54,7 +76,9 @@ void RunAccount::begin_passes(int rank, const ProgramItem& item) {
     if (pass.kind == ActionKind::forward) {
       bytes(rank) += stage.activation_bytes + stage.input_bytes;
     }
-    workspace = std::max(workspace, stage.workspace_bytes);
+    workspace = std::max(workspace, workspace_of(rank, pass));
+    // A pass in one part has them in its workspace.
+    if (pass.kind == ActionKind::backward_input) add_gradients(rank, pass.stage);
   }
   // From now on, a taken message is part of StageWork::input_bytes.
   bytes(rank) -= taken_bytes(item, ActionKind::receive_activation);
@@ -67,9 +91,13 @@ void RunAccount::end_pass(int rank, int step, const ProgramItem& item, const Pas
   passes.last = times.end;
   passes.busy += times.computed;
   use(rank).compute_seconds += times.computed;
-  for (const auto& pass : passes_of(item)) free_activations(rank, pass);
-  bytes(rank) -= taken_bytes(item, ActionKind::receive_gradient);
   memory_[static_cast<size_t>(rank)].workspace = 0;
+  for (const auto& pass : passes_of(item)) {
+    free_activations(rank, pass);
+    if (pass.kind == ActionKind::backward) add_gradients(rank, pass.stage);
+  }
+  bytes(rank) -= taken_bytes(item, ActionKind::receive_gradient);
+  note_peak(rank);
   if (!run_.records_trace) return;
   std::string text;
   for (const auto& pass : passes_of(item)) text += (text.empty() ? "" : "+") + text_of(pass);
@@ -92,6 +120,9 @@ void RunAccount::free_activations(int rank, const Action& pass) {
 
 void RunAccount::end_update(int rank, int step, double begin, double end) {
   use(rank).compute_seconds += end - begin;
+  for (const int stage : std::exchange(memory_[static_cast<size_t>(rank)].with_gradients, {})) {
+    bytes(rank) -= run_.stage(stage).gradient_bytes;
+  }
   record({rank, step, "compute", "optimizer", begin, end});
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "troika/plan/simulation/rank_programs.h"
@@ -40,7 +41,8 @@ class RunAccount {
   struct Memory {
     double bytes = 0;
     double peak = 0;
-    double workspace = 0;  // of the pass that runs
+    double workspace = 0;               // of the pass that runs
+    std::set<int> with_gradients = {};  // its stages that have gradients in this step
   };
   // The passes of a rank in a step.
   struct StepPasses {
@@ -56,7 +58,11 @@ class RunAccount {
   void note_peak(int rank);
   // The bytes of the messages of a kind that an item takes.
   double taken_bytes(const ProgramItem& item, layout::ActionKind receive) const;
+  // The bytes that a pass takes beyond kept ones.
+  double workspace_of(int rank, const layout::Action& pass) const;
   void free_activations(int rank, const layout::Action& pass);
+  // Counts the gradients of a stage's parameters from its first backward pass of a step on.
+  void add_gradients(int rank, int stage);
   void add_bubbles();
 
   const SimulatedRun& run_;

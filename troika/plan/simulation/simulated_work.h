@@ -39,14 +39,18 @@ struct StageWork {
   double parameter_bytes = 0;
   double gather_seconds = 0;  // that an all-gather of the parameters takes besides its messages
   // Memory on a rank.
-  // Parameters, gradients, states of the optimizer, batches, and posted receive buffers.
+  // Parameters, states of the optimizer, batches, posted receive buffers, and gradients that stay
+  // from step to step.
   double resident_bytes = 0;
+  double gradient_bytes = 0;  // that each step makes anew
   // From the begin of a forward pass to the end of its backward pass, beside the received inputs.
   double activation_bytes = 0;
   double input_bytes = 0;  // received from the stage before, and kept as long
   // If a backward pass has two parts: what replaces activation_bytes between them.
   double weight_part_bytes = 0;
-  double workspace_bytes = 0;  // while a pass runs
+  double workspace_bytes = 0;        // while a pass runs
+  double first_workspace_bytes = 0;  // in the backward pass that makes these gradients, with them
+  double input_workspace_bytes = 0, weight_workspace_bytes = 0;  // the same in either part
   // For a pass that gathers the stage's parameters: the share of its computation that follows the
   // arrival of the last parameter.
   double share_after_gather = 0;
@@ -55,6 +59,8 @@ struct StageWork {
   std::vector<TensorSums> forward_sums = {};
   std::vector<TensorSums> backward_sums = {};
   bool sums_tokens = false;  // a sum is a reduce-scatter and an all-gather
+  // All-gathers over the tensor axis in each backward pass, beside its sums.
+  std::vector<TensorSums> backward_gathers = {};
   // Whether passes that the schedule splits are split in a run, too (SplitBackward). If not, the
   // input part is the whole backward pass, and there is no weight part.
   bool splits_backward = true;

@@ -104,15 +104,19 @@ class SumMaker {
 
   // The collectives take place one after the other, so those of one kind and size form common
   // phases.
-  PassSums make(const std::vector<TensorSums>& sums) const {
+  PassSums make(const std::vector<TensorSums>& sums,
+                const std::vector<TensorSums>& gathers = {}) const {
     PassSums made{.recipe = {.name = "sums"}};
+    const std::vector<CollectiveKind> kinds =
+        of_tokens_ ? std::vector{CollectiveKind::reduce_scatter, CollectiveKind::all_gather}
+                   : std::vector{CollectiveKind::all_reduce};
     for (const auto& sum : sums) {
+      for (const auto kind : kinds) add(made.recipe, kind, sum);
       made.recipe.bytes += sum.count * sum.bytes;
-      for (auto phase : phases_of(sum.bytes)) {
-        phase.seconds *= sum.count;
-        phase.bytes *= sum.count;
-        made.recipe.phases.push_back(std::move(phase));
-      }
+    }
+    for (const auto& gather : gathers) {
+      add(made.recipe, CollectiveKind::all_gather, gather);
+      made.recipe.bytes += gather.count * gather.bytes;
     }
     const auto bandwidths = links_.bandwidths();
     for (const auto& phase : made.recipe.phases) {
@@ -126,19 +130,16 @@ class SumMaker {
   }
 
  private:
-  std::vector<CollectivePhase> phases_of(double bytes) const {
-    const auto phases = [&](CollectiveKind kind) {
-      return collective_phases({.kind = kind,
-                                .algorithm = run_.all_reduce,
-                                .bytes = bytes,
-                                .reduce_per_byte = run_.reduce_per_byte},
-                               ranks_, links_);
-    };
-    if (!of_tokens_) return phases(CollectiveKind::all_reduce);
-    auto all = phases(CollectiveKind::reduce_scatter);
-    const auto gather = phases(CollectiveKind::all_gather);
-    all.insert(all.end(), gather.begin(), gather.end());
-    return all;
+  void add(Recipe& recipe, CollectiveKind kind, const TensorSums& sums) const {
+    for (auto phase : collective_phases({.kind = kind,
+                      .algorithm = run_.all_reduce,
+                      .bytes = sums.bytes,
+                      .reduce_per_byte = run_.reduce_per_byte},
+                                        ranks_, links_)) {
+      phase.seconds *= sums.count;
+      phase.bytes *= sums.count;
+      recipe.phases.push_back(std::move(phase));
+    }
   }
 
   const SimulatedRun& run_;
@@ -162,7 +163,8 @@ Recipes::Recipes(const SimulatedRun& run, const RankPrograms& programs, const Cl
       }
       if (tensor.index == 0) {
         const SumMaker maker(run, links, programs.groups()[tensor.group], work.sums_tokens);
-        sums.push_back({maker.make(work.forward_sums), maker.make(work.backward_sums)});
+        sums.push_back(
+            {maker.make(work.forward_sums), maker.make(work.backward_sums, work.backward_gathers)});
       }
     }
   }

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "troika/layout/buckets.h"
 #include "troika/layout/recompute.h"
@@ -18,6 +20,7 @@
 #include "troika/plan/memory/batch_memory.h"
 #include "troika/plan/memory/block_exchange.h"
 #include "troika/plan/memory/message_buffers.h"
+#include "troika/plan/memory/stage_bytes.h"
 #include "troika/plan/split_backward.h"
 
 namespace troika::plan {
@@ -154,7 +157,7 @@ class StageMaker {
     }
     work.gather_seconds = profile.gather_seconds(work.parameter_bytes);
     add_buckets(work, blocks, segments);
-    add_states(work, blocks, profile);
+    add_states(work, blocks, replicas, profile);
     add_activations(work, blocks, segments);
     work.input_bytes = input_bytes * options_.samples;
     const ReceiveBuffers taken(work.input_bytes, 1), gradients(work.output_bytes, 1);
@@ -239,7 +242,7 @@ class StageMaker {
     }
   }
 
-  void add_states(StageWork& work, Blocks blocks, const Profile& profile) const {
+  void add_states(StageWork& work, Blocks blocks, int replicas, const Profile& profile) const {
     const auto& exchange = plan_.exchange;
     const bool is_shared = exchange.method == ExchangeMethod::zero;
     const auto ranks = is_shared ? plan_.sharing_ranks() : 1;
@@ -250,10 +253,15 @@ class StageMaker {
                                      .ranks = static_cast<double>(ranks),
                                      .optimizer_factor = profile.optimizer_factor})
                               .sum();
-    const auto micro_batches = static_cast<double>(plan_.micro_batches);
+    const bool is_pipeline = plan_.schedule != layout::kOneStageSchedule;
+    // Replicas keep buffers for the average.
+    if (is_pipeline && !plan_.is_asynchronous() && replicas == 1) {
+      work.gradient_bytes = work.parameter_bytes;
+      work.resident_bytes -= work.gradient_bytes;
+    }
     work.resident_bytes +=
-        options_.samples * batch_bytes({.is_pipeline = plan_.schedule != layout::kOneStageSchedule,
-                                        .micro_batches = micro_batches},
+        options_.samples * batch_bytes({.is_pipeline = is_pipeline,
+                                        .micro_batches = static_cast<double>(plan_.micro_batches)},
                                        profile.in_step.batches);
     if (ranks == 1) return;
     std::vector<double> of_blocks;
@@ -266,40 +274,35 @@ class StageMaker {
                                             .first_bucket_bytes = exchange.first_bucket_bytes});
   }
 
-  // A recomputed segment keeps its input, which the stage before has sent if it is the first one,
-  // and saves activations only while it runs; the stage's output is kept, too. The latest
-  // micro-batch needs most in the backward pass of one of its blocks, when those of later blocks
-  // are freed.
+  // A recomputed segment keeps its input, which the stage before has sent if it is the first one;
+  // the stage's output is kept, too.
   void add_activations(StageWork& work, Blocks blocks,
                        const layout::RecomputePlan& segments) const {
-    double kept = 0, most = 0;
+    std::vector<PassedBlocks> passed;
     auto segment = segments.begin();
     for (size_t i = 0; i < blocks.size();) {
-      const bool is_recomputed = segment != segments.end() && segment->begin == i;
-      const size_t end = is_recomputed ? segment->end : i + 1;
-      if (is_recomputed && i > 0) kept += blocks[i - 1].output_bytes;
-      double saved = kept;
-      if (is_recomputed) kept += blocks[end - 1].in_stage.recomputed_saved_bytes;
-      for (; i < end; ++i) {
-        saved += blocks[i].saved_bytes;
-        const bool is_sent = i + 1 == blocks.size() && work.output_bytes > 0;
-        const double sent = is_sent ? blocks[i].in_stage.sent_workspace_bytes : 0;
-        most = std::max(most, saved + (sent > 0 ? sent : blocks[i].workspace_bytes));
-        work.weight_part_bytes +=
-            blocks[i].saved_bytes * blocks[i].in_stage.weight_saved_share * options_.samples;
-      }
-      if (is_recomputed) {
-        ++segment;
+      if (segment != segments.end() && segment->begin == i) {
+        passed.push_back(
+            recompute(part_of(blocks, *segment), i > 0 ? blocks[i - 1].output_bytes : 0));
+        i = segment++->end;
       } else {
-        kept = saved;
+        passed.push_back(keep(blocks[i++]));
       }
     }
+    const size_t count = passed.size();
+    auto bytes = BytesOfStages(std::move(passed)).of(0, count, work.output_bytes > 0);
     if (!segments.empty() && segments.back().end == blocks.size()) {
-      kept += work.output_bytes / options_.samples;
-      most = std::max(most, kept);
+      bytes.kept += work.output_bytes / options_.samples;
     }
-    work.activation_bytes = kept * options_.samples;
-    work.workspace_bytes = std::max(0.0, most - kept) * options_.samples;
+    const auto beyond = [&](double most, double kept) {
+      return std::max(0.0, most - kept) * options_.samples;
+    };
+    work.activation_bytes = bytes.kept * options_.samples;
+    work.workspace_bytes = beyond(bytes.most, bytes.kept);
+    work.first_workspace_bytes = beyond(bytes.most_at_first, bytes.kept);
+    work.weight_part_bytes = bytes.weight_kept * options_.samples;
+    work.input_workspace_bytes = beyond(bytes.most_in_input_part, bytes.kept);
+    work.weight_workspace_bytes = beyond(bytes.most_in_weight_part, bytes.weight_kept);
   }
 
   void add_sums(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments) const {
@@ -324,8 +327,9 @@ class StageMaker {
     for (const auto& segment : segments) add_forward(work.backward_sums, part_of(blocks, segment));
     for (const auto& block : blocks) {
       if (!block.tensor) continue;
-      add(work.backward_sums, block.tensor->backward_sums,
-          block.tensor->sum_bytes * options_.samples);
+      const double bytes = block.tensor->sum_bytes * options_.samples;
+      add(work.backward_sums, block.tensor->backward_sums, bytes);
+      if (work.sums_tokens) add(work.backward_gathers, block.tensor->backward_gathers, bytes);
     }
   }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -103,6 +104,11 @@ StageMemory measure_stage(StageTrial& trial, Task& task, const parallel::StagesO
     result.weight_part_takes_inputs |= is_shared(inputs[i]);
   }
   result.weight_part_takes_gradients = std::ranges::any_of(gradients, is_shared);
+  std::set<const void*> counted;  // storages
+  for (const auto& gradient : passes.weight_part_gradients(0)) {
+    if (!counted.insert(gradient.storage().unsafeGetStorageImpl()).second) continue;
+    result.weight_gradients += static_cast<double>(gradient.storage().nbytes());
+  }
   watch.emplace();
   passes.backward_weight(0);
   result.backward_weight = parts_from(result.backward.back().live);
@@ -147,6 +153,7 @@ StageMemory interpolate(const StageMemory& smaller, const StageMemory& larger, d
       .backward_weight = interpolate(smaller.backward_weight, larger.backward_weight, share),
       .weight_part_takes_inputs = larger.weight_part_takes_inputs,
       .weight_part_takes_gradients = larger.weight_part_takes_gradients,
+      .weight_gradients = between(smaller.weight_gradients, larger.weight_gradients, share),
       .validation = between(smaller.validation, larger.validation, share)};
   return result;
 }

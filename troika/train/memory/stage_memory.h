@@ -28,7 +28,8 @@ struct StageMemory {
   // Whether the weight part needs the taken tensors, and the gradients of the given ones.
   bool weight_part_takes_inputs = false;
   bool weight_part_takes_gradients = false;
-  double validation = 0;  // the peak of a forward pass in a validation
+  double weight_gradients = 0;  // all that the weight part starts from
+  double validation = 0;        // the peak of a forward pass in a validation
 };
 
 // Runs a micro-batch through each stage by itself. `splits` has an entry for each stage: whether

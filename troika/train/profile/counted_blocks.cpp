@@ -35,7 +35,11 @@ constexpr std::array kCountedInStage{&layout::BlockInStage::fixed_bytes,
                                      &layout::BlockInStage::recomputed_saved_bytes,
                                      &layout::BlockInStage::sent_workspace_bytes,
                                      &layout::BlockInStage::weight_saved_share,
-                                     &layout::BlockInStage::weight_workspace_bytes};
+                                     &layout::BlockInStage::weight_workspace_bytes,
+                                     &layout::BlockInStage::weight_input_bytes,
+                                     &layout::BlockInStage::weight_output_bytes,
+                                     &layout::BlockInStage::weight_gradient_bytes,
+                                     &layout::BlockInStage::input_workspace_bytes};
 constexpr size_t kNumbers = kCounted.size() + kCountedInStage.size();
 
 double most_of(const std::vector<PassPart>& parts) {
@@ -80,11 +84,13 @@ void count_stages(std::vector<layout::ProfiledBlock>& blocks, Task& task,
       return std::accumulate(of.begin(), of.end(), 0.0);
     };
     const double left = stage.backward.back().live;
-    // Inside a stage, the gradient of a block's output is kept, too.
-    const double saved = left - sum(stage.gradients) + sum(stage.given_gradients);
-    blocks[s].in_stage.weight_saved_share = std::max(0.0, saved) / stage.kept;
-    blocks[s].in_stage.weight_workspace_bytes =
-        std::max(0.0, most_of(stage.backward_weight) - left);
+    auto& own = blocks[s].in_stage;
+    own.weight_saved_share = std::max(0.0, left - sum(stage.gradients)) / stage.kept;
+    own.weight_workspace_bytes = std::max(0.0, most_of(stage.backward_weight) - left);
+    own.weight_input_bytes = stage.weight_part_takes_inputs ? sum(stage.taken) : 0;
+    own.weight_output_bytes = stage.weight_part_takes_gradients ? sum(stage.given_gradients) : 0;
+    own.weight_gradient_bytes = std::max(0.0, stage.weight_gradients - own.weight_output_bytes);
+    own.input_workspace_bytes = std::max(0.0, most_of(stage.backward) - stage.kept);
   }
 }
 

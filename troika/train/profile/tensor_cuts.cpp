@@ -251,6 +251,10 @@ class CutMaker {
     };
     cut.forward_sums = large(part.forward_sums);
     cut.backward_sums = large(part.backward_sums);
+    if (!of_tokens_.empty()) {
+      const int all = large(of_tokens_[block].backward_sums);
+      cut.backward_gathers = std::max(0, all - 2 * cut.backward_sums);
+    }
     const bool is_cut = cut.time_share > 0 || cut.parameter_share > 0 || cut.saved_share > 0 ||
                         cut.token_time_share > 0 || cut.token_saved_share > 0 || cut.sum_bytes > 0;
     return is_cut ? std::optional(cut) : std::nullopt;
@@ -271,7 +275,7 @@ class CutMaker {
 };
 
 // The numbers of a cut, and whether there is one.
-using Numbers = std::array<double, 12>;
+using Numbers = std::array<double, 13>;
 
 Numbers numbers_of(const TensorCut& cut) {
   return {1,
@@ -285,6 +289,7 @@ Numbers numbers_of(const TensorCut& cut) {
           cut.cuts_output ? 1.0 : 0.0,
           static_cast<double>(cut.forward_sums),
           static_cast<double>(cut.backward_sums),
+          static_cast<double>(cut.backward_gathers),
           cut.sum_bytes};
 }
 
@@ -299,7 +304,8 @@ TensorCut cut_from(const double* numbers) {
           .cuts_output = numbers[8] != 0,
           .forward_sums = static_cast<int>(numbers[9]),
           .backward_sums = static_cast<int>(numbers[10]),
-          .sum_bytes = numbers[11]};
+          .backward_gathers = static_cast<int>(numbers[11]),
+          .sum_bytes = numbers[12]};
 }
 
 }  // namespace

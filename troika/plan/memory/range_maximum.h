@@ -26,11 +26,11 @@ class RangeMaximum {
     }
   }
 
-  // Returns the maximum of 0 and the values [begin, end). The range must not be empty.
+  // Returns the maximum of the values [begin, end). The range must not be empty.
   double of(size_t begin, size_t end) const {
     const auto row = static_cast<size_t>(std::bit_width(end - begin) - 1);
     const auto& maxima = rows_[row];
-    return std::max({0.0, maxima[begin], maxima[end - (size_t{1} << row)]});
+    return std::max(maxima[begin], maxima[end - (size_t{1} << row)]);
   }
 
  private:
