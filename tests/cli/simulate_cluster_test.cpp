@@ -53,7 +53,8 @@ TEST_F(SimulateCluster, SimulatesAPlan) {
   EXPECT_EQ(found["step_seconds"], 2.5 + 6 + 1.5 + 2);
   EXPECT_EQ(found["ranks"].size(), 2u);
   EXPECT_EQ(found["ranks"][0]["compute_seconds"], 6);
-  EXPECT_EQ(found["ranks"][0]["peak_bytes"], 400 * 3 + 2 * 1000 + 100);
+  // In the first backward pass, before there are gradients.
+  EXPECT_EQ(found["ranks"][0]["peak_bytes"], 400 * 2 + 2 * 1000 + 100);
   EXPECT_EQ(found["ranks"][0]["sent_bytes"], 200);
   EXPECT_EQ(found["ranks"][0]["busiest_link"], "host x, network, out");
   EXPECT_EQ(found["links"].size(), 4u);
