@@ -98,7 +98,7 @@ void StageTensors::make_whole() {
     std::vector<at::Tensor> contiguous;
     for (const auto& tensor : tensors) contiguous.push_back(tensor.contiguous());
     const int owner = place_.replicas(s).front();
-    const auto layer = place_.mesh().group(owner, {Axis::pipeline, Axis::data});
+    const auto layer = place_.mesh().group(owner, {Axis::pipeline, Axis::data, Axis::context});
     const auto root = std::ranges::find(layer, owner) - layer.begin();
     broadcast_packed(layer_, contiguous, static_cast<int>(root), "stages of the model");
     for (size_t i = 0; i < tensors.size(); ++i) {

@@ -10,13 +10,15 @@
 #include "troika/compat/autocast.h"
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/collective_node.h"
 
 namespace troika::parallel {
 
 namespace {
 
 using torch::autograd::variable_list;
-using OfTensor = std::function<at::Tensor(const at::Tensor&)>;
+
+constexpr const char* kTensorCollective = "a collective over the tensor axis";
 
 // The collectives themselves. They return new tensors.
 
@@ -89,32 +91,9 @@ at::Tensor part_of_tokens(const at::Tensor& x, const comm::Group& axis) {
   return x.chunk(axis.size(), kTokens)[static_cast<size_t>(axis.rank())].contiguous();
 }
 
-class AxisNode : public torch::autograd::Node {
- public:
-  explicit AxisNode(OfTensor backward) : backward_(std::move(backward)) {}
-
-  variable_list apply(variable_list&& gradients) override {
-    compat::refuse_create_graph("a collective over the tensor axis");
-    if (!gradients[0].defined()) return {at::Tensor()};
-    const at::AutoDispatchBelowADInplaceOrView no_graph;
-    return {backward_(gradients[0])};
-  }
-
- private:
-  const OfTensor backward_;
-};
-
 // Returns forward(x), whose gradient is backward(gradient).
-at::Tensor with_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor backward) {
-  at::Tensor result = [&] {
-    const at::AutoDispatchBelowADInplaceOrView no_graph;
-    return forward(x);
-  }();
-  if (!at::GradMode::is_enabled() || !x.requires_grad()) return result;
-  const auto node = compat::make_node<AxisNode>(std::move(backward));
-  node->set_next_edges(torch::autograd::collect_next_edges(x));
-  compat::set_history(result, node);
-  return result;
+at::Tensor with_axis_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor backward) {
+  return with_gradient(x, forward, std::move(backward), kTensorCollective);
 }
 
 // The tokens of all ranks, of which each keeps its own.
@@ -185,7 +164,7 @@ class SumStart : public torch::autograd::Node {
   }
 
   variable_list apply(variable_list&& gradients) override {
-    compat::refuse_create_graph("a collective over the tensor axis");
+    compat::refuse_create_graph(kTensorCollective);
     if (!gradients[0].defined()) return {at::Tensor()};
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     *running_ = start_(gradients[0]);
@@ -204,7 +183,7 @@ class SumStart : public torch::autograd::Node {
 at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumStart::Start start,
                             SumStart::Remake remake) {
   const auto running = std::make_shared<std::optional<RunningSum>>();
-  const at::Tensor entering = with_gradient(
+  const at::Tensor entering = with_axis_gradient(
       x, [](const at::Tensor& input) { return at::alias(input); },
       [running](const at::Tensor&) {
         const auto sum = std::exchange(*running, {});
@@ -237,7 +216,7 @@ at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
 }
 
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_axis_gradient(
       x, [&](const at::Tensor& input) { return summed(input, axis, /*async_op=*/false).tensor; },
       [](const at::Tensor& gradient) { return gradient; });
 }
@@ -246,7 +225,7 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
                           const comm::Group& axis) {
   const auto own = widths.begin() + axis.rank();
   const int64_t begin = std::accumulate(widths.begin(), own, int64_t{0});
-  return with_gradient(
+  return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
         return gather(input, input.dim() - 1, widths, axis, /*async_op=*/false).finish();
@@ -257,7 +236,7 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
 }
 
 at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_axis_gradient(
       x, [&](const at::Tensor& input) { return part_of_tokens(input, axis); },
       [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });
 }
@@ -278,7 +257,7 @@ std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x) {
 }
 
 at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
         return tokens_of_sum(input, axis, /*async_op=*/false).tensor.contiguous();

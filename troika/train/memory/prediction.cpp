@@ -61,8 +61,9 @@ double left_for_backward(const std::vector<PassPart>& parts) {
   return done->live;
 }
 
-bool has_tensor_axis(const layout::Plan& plan) {
-  return std::ranges::count(plan.mesh.axes(), Axis::tensor) > 0;
+bool has_cut_axis(const layout::Plan& plan) {
+  return std::ranges::any_of(
+      plan.mesh.axes(), [](Axis axis) { return axis == Axis::tensor || axis == Axis::context; });
 }
 
 bool has_other_axes(const layout::Mesh& mesh) {
@@ -143,7 +144,7 @@ MemoryChoice MemoryPredictor::configured(int ranks) const {
 std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   // The name does not depend on the cluster.
   const auto own = resolve_plan(options_, layout::Cluster());
-  const bool is_cut = is_pipeline(own) || has_tensor_axis(own);
+  const bool is_cut = is_pipeline(own) || has_cut_axis(own);
   if (is_cut && choice.strategy != own.strategy) {
     return fmt::format("strategy {} with options that cut the model", choice.strategy);
   }
