@@ -78,7 +78,7 @@ TEST(BlockWrapper, IsTakenAwayWhileOthersStay) {
   Wrapped net;
   auto gather = net.wrap(2);
   std::optional<WrapperGuard> recompute = net.wrap(1);
-  auto tensor = net.wrap(3);
+  auto tensor = net.wrap(4);
   recompute.reset();
   EXPECT_THAT(net.run(),
               ElementsAre("gather 0-1", "tensor 0-1", "add", "gather 1-2", "tensor 1-2", "double"));

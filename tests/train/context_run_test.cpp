@@ -151,8 +151,11 @@ TEST_F(ContextRun, RefusesWhatDoesNotFit) {
   options.mesh.context = -1;
   options.mesh.context_method = "all_to_all";
   expect_refused(options, 2, "gpt8", "it takes no mesh.context_method; got all_to_all");
-  options.trainer.strategy = "tp";
+  options.trainer.strategy = "downpour";
   options.mesh.context = 2;
+  options.mesh.context_method = "ring";
+  expect_refused(options, 4, "gpt8", "got mesh.axes pipeline=1 data=2 context=2 tensor=1");
+  options.trainer.strategy = "tp";
   expect_refused(options, 3, "gpt8", "mesh.context does not fit the ranks of this run; got 2 on 3");
   options = cut(2);
   options.ddp.codec.name = "int8";

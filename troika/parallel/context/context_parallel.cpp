@@ -53,7 +53,7 @@ class ContextWrapper : public nn::BlockWrapper {
                                                  int64_t samples) const {
     nn::OutputLoss result = loss;
     result.targets = own_part(loss.targets.reshape({samples, -1}), part_);
-    result.divisor = loss.targets.ne(loss.ignored).sum().item<int64_t>();
+    if (!loss.divisor) result.divisor = loss.targets.ne(loss.ignored).sum().item<int64_t>();
     return std::make_shared<const nn::OutputLoss>(std::move(result));
   }
 

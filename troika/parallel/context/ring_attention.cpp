@@ -83,8 +83,8 @@ class RingPass {
   RingPass(const Setting& of, at::Tensor queries, const at::Tensor& pairs)
       : of_(of), queries_(std::move(queries)), pairs_(pairs) {}
 
-  // Calls visit(tile, keys, values, from, step) for all tiles, in the order in which the pairs
-  // arrive; after_rank() after those of one rank.
+  // Calls visit(tile, keys, values, from) for all tiles, in the order in which the pairs arrive;
+  // after_rank() after those of one rank.
   template <typename Visit, typename AfterRank>
   void for_each_tile(const Visit& visit, const AfterRank& after_rank) const {
     const int size = of_.ring.size(), own = of_.ring.rank();
@@ -204,11 +204,12 @@ Gradients differentiate(const Setting& of, const at::Tensor& queries, const at::
   // The gradients of a rank's pairs go one rank further when this rank has added its own.
   const auto after_rank = [&] {
     if (arriving) of_pairs.add_(arriving->finish());
+    if (of.ring.size() == 1) return;
     arriving = shift_gradients(of_pairs, of.ring);
     of_pairs = at::zeros_like(of_pairs);
   };
   pass.for_each_tile(visit, after_rank);
-  result.pairs = arriving->finish();
+  result.pairs = arriving ? arriving->finish() : of_pairs;
   return result;
 }
 

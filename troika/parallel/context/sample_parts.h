@@ -1,7 +1,7 @@
 // Functions on samples whose tokens are cut over a context axis as nn::TokenPart says.
 //
-// The tokens are dimension kTokens. Functions that communicate are collective, and block; ranks must
-// call them in the same order, in the forward and in the backward pass.
+// The tokens are dimension kTokens. Functions that communicate are collective, and block; ranks
+// must call them in the same order, in the forward and in the backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>

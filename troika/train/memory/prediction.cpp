@@ -67,9 +67,7 @@ bool has_cut_axis(const layout::Plan& plan) {
 }
 
 bool has_other_axes(const layout::Mesh& mesh) {
-  if (mesh.has_uneven_stages()) return false;
-  return mesh.ranks() !=
-         mesh.size(Axis::data) * mesh.size(Axis::pipeline) * mesh.size(Axis::tensor);
+  return mesh.size(Axis::context) > 1 || mesh.size(Axis::expert) > 1;
 }
 
 bool has_convolutions(const torch::nn::Module& module) {

@@ -73,10 +73,6 @@ bool has_axis(const layout::Mesh& mesh, Axis axis) {
   return std::ranges::count(mesh.axes(), axis) > 0;
 }
 
-}  // namespace
-
-namespace {
-
 // Returns the ranks that mesh.context leaves; `ranks` and the result are 0 if unknown.
 int ranks_beside_context(const TrainOptions& options, int ranks) {
   const int64_t context = std::max<int64_t>(1, options.mesh.context);
@@ -177,12 +173,12 @@ layout::Mesh three_axes_mesh(const TrainOptions& options, int all_ranks) {
 
 layout::Mesh replicas_mesh(const TrainOptions& options, int ranks) {
   const auto mesh = three_axes_mesh(options, ranks);
-  if (mesh.has_uneven_stages() || options.zero.stage > 0) {
+  if (mesh.has_uneven_stages() || mesh.size(Axis::context) > 1 || options.zero.stage > 0) {
     throw Error("train", ErrorKind::usage,
                 {.what = "replicas that train by themselves",
                  .got = options.zero.stage > 0 ? fmt::format("zero.stage {}", options.zero.stage)
                                                : "mesh.axes " + mesh.text(),
-                 .expected = "no ZeRO, and as many ranks of each stage"});
+                 .expected = "no ZeRO, no context axis, and as many ranks of each stage"});
   }
   return layout::Mesh::parse(fmt::format("data={} pipeline={} tensor={}", mesh.size(Axis::data),
                                          mesh.size(Axis::pipeline), mesh.size(Axis::tensor)));

@@ -142,14 +142,11 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
-// One rank has all tokens.
-bool cuts_tokens(const Plan& plan, const TrainOptions& options) {
-  return options.mesh.sequence_parallel && plan.mesh.size(Axis::tensor) > 1;
-}
-
+// The only rank of an axis has all tokens.
 void set_mesh(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
-  plan.stages.sequence_parallel = cuts_tokens(plan, options);
+  plan.stages.sequence_parallel =
+      options.mesh.sequence_parallel && plan.mesh.size(Axis::tensor) > 1;
   if (plan.mesh.size(Axis::context) > 1) plan.stages.context_method = options.mesh.context_method;
 }
 
