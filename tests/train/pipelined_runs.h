@@ -37,7 +37,7 @@ inline nn::ModelOptions sizes_of(const std::string& model) {
   if (model.starts_with("gpt")) {
     const bool is_longer = model.starts_with("gpt8");
     return {.name = "gpt",
-            .dropout = model.ends_with("-dropout") ? 0.3 : 0,
+            .dropout = model == "gpt" || model == "gpt8" ? 0 : 0.3,
             .vocab_size = 13,
             .context = is_longer ? 8 : 5,
             .layers = is_longer ? 2 : 6,
