@@ -46,10 +46,11 @@ StageTensors::StageTensors(nn::Model& model, const StagesOfModel& stages,
   }
   if (options.values) draw_alike(*options.values, groups.world());
   if (axis_.size() > 1) {
-    tensor_ = std::make_unique<TensorParallel>(
-        model, axis_, options.split_table,
-        TensorOptions{
-            .sequence = options.sequence_parallel, .held = held, .values = options.values});
+    tensor_ = std::make_unique<TensorParallel>(model, axis_, options.split_table,
+                                               TensorOptions{.sequence = options.sequence_parallel,
+                                                             .held = held,
+                                                             .values = options.values,
+                                                             .trace = options.trace});
   }
   left_out_ = std::make_unique<LeftOut>(model, held, tensor_ ? nullptr : options.values);
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "troika/base/trace.h"
 #include "troika/compat/autocast.h"
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
@@ -143,6 +144,47 @@ class GatheredAgain : public nn::RemadeInput {
   at::Tensor all_;
 };
 
+// A sum between its start in the backward pass and the wait for it.
+struct SumInBackward {
+  Trace* trace;  // may be null
+  bool has_weights_beside = false;
+  std::optional<RunningSum> sum = {};
+  Clock::time_point start = {};
+
+  void begin(const std::function<RunningSum(const at::Tensor&)>& of, const at::Tensor& gradient) {
+    start = Clock::now();
+    sum = of(gradient);
+  }
+  at::Tensor finish() {
+    const auto wait = Clock::now();
+    const auto finished = *std::exchange(sum, {});
+    const at::Tensor& tensor = finished.finish();
+    if (trace) record(wait, finished);
+    return tensor.contiguous(tensor.suggest_memory_format());
+  }
+
+ private:
+  void record(Clock::time_point wait, const RunningSum& of) const {
+    const auto bytes = static_cast<int64_t>(of.tensor.nbytes());
+    const auto times = of.work.times();
+    if (!times) {  // the sum blocked the backward pass
+      trace->add({.track = "compute",
+                  .name = "gradient sum",
+                  .start = start,
+                  .end = Clock::now(),
+                  .bytes = bytes});
+      return;
+    }
+    trace->add({.track = "tensor axis",
+                .name = "gradient sum",
+                .start = start,
+                .end = times->end,
+                .bytes = bytes});
+    if (!has_weights_beside) return;
+    trace->add({.track = "compute", .name = "weight gradients", .start = start, .end = wait});
+  }
+};
+
 // Starts a sum in the backward pass. The node behind it waits for the sum. Nodes whose sequence
 // numbers are between theirs run in between.
 class SumStart : public torch::autograd::Node {
@@ -151,7 +193,7 @@ class SumStart : public torch::autograd::Node {
   using Remake = std::function<std::shared_ptr<nn::RemadeInput>()>;
 
   // `remake` returns the input of layers behind this node, or null; null: they keep it.
-  SumStart(Start start, std::shared_ptr<std::optional<RunningSum>> running, Remake remake,
+  SumStart(Start start, std::shared_ptr<SumInBackward> running, Remake remake,
            torch::autograd::edge_list&& edges)
       : Node(std::move(edges)),
         start_(std::move(start)),
@@ -160,6 +202,7 @@ class SumStart : public torch::autograd::Node {
 
   nn::LateWeights late_weights() {
     if (!input_ && remake_) input_ = remake_();
+    running_->has_weights_beside = true;
     return {sequence_nr() - 1, input_};
   }
 
@@ -167,29 +210,25 @@ class SumStart : public torch::autograd::Node {
     compat::refuse_create_graph(kTensorCollective);
     if (!gradients[0].defined()) return {at::Tensor()};
     const at::AutoDispatchBelowADInplaceOrView no_graph;
-    *running_ = start_(gradients[0]);
-    return {(*running_)->tensor};
+    running_->begin(start_, gradients[0]);
+    return {running_->sum->tensor};
   }
   void release_variables() override { input_.reset(); }
 
  private:
   const Start start_;
-  const std::shared_ptr<std::optional<RunningSum>> running_;
+  const std::shared_ptr<SumInBackward> running_;
   const Remake remake_;
   std::shared_ptr<nn::RemadeInput> input_;
 };
 
 // Returns forward(x), whose gradient is the sum that start(gradient) starts.
 at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumStart::Start start,
-                            SumStart::Remake remake) {
-  const auto running = std::make_shared<std::optional<RunningSum>>();
+                            SumStart::Remake remake, Trace* trace) {
+  const auto running = std::make_shared<SumInBackward>(SumInBackward{trace});
   const at::Tensor entering = with_axis_gradient(
       x, [](const at::Tensor& input) { return at::alias(input); },
-      [running](const at::Tensor&) {
-        const auto sum = std::exchange(*running, {});
-        const at::Tensor& tensor = sum->finish();
-        return tensor.contiguous(tensor.suggest_memory_format());
-      });
+      [running](const at::Tensor&) { return running->finish(); });
   at::Tensor result = [&] {
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     return forward(entering);
@@ -208,11 +247,11 @@ at::Tensor in_memory_order(const at::Tensor& x) {
   return x.dim() == 4 && !x.is_contiguous() ? x.permute({0, 2, 3, 1}) : x;
 }
 
-at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
+at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis, Trace* trace) {
   return with_running_sum(
       x, [](const at::Tensor& input) { return at::alias(input); },
       [axis](const at::Tensor& gradient) { return summed(gradient, axis, /*async_op=*/true); },
-      /*remake=*/nullptr);
+      /*remake=*/nullptr, trace);
 }
 
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
@@ -241,13 +280,13 @@ at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis) {
       [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });
 }
 
-at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis) {
+at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis, Trace* trace) {
   return with_running_sum(
       x, [&](const at::Tensor& input) { return gathered_tokens(input, axis); },
       [axis](const at::Tensor& gradient) {
         return tokens_of_sum(gradient, axis, /*async_op=*/true);
       },
-      GatheredAgain::of(x, axis));
+      GatheredAgain::of(x, axis), trace);
 }
 
 std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x) {

@@ -134,7 +134,7 @@ TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitT
     if (cut.copies == 1 || cut.copies == group_.size() || copies_.contains(cut.copies)) continue;
     copies_.emplace(cut.copies, *group_.split(group_.rank() / cut.copies));
   }
-  hooks_.emplace(model, group_, modules, options_.sequence);
+  hooks_.emplace(model, group_, modules, options_.sequence, options_.trace);
   add_wrapper(modules);
 }
 
@@ -195,8 +195,8 @@ void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
     const int64_t words = find_cut(matrix->name + ".weight").shape[0];
     output = std::make_shared<VocabularyOutput>(
         VocabularyShard{group_, words, vocabulary_rows(words, group_.rank(), group_.size())},
-        [axis = group_, sequence = options_.sequence](const at::Tensor& x) {
-          return sequence ? gather_tokens(x, axis) : copy_to_axis(x, axis);
+        [axis = group_, sequence = options_.sequence, trace = options_.trace](const at::Tensor& x) {
+          return sequence ? gather_tokens(x, axis, trace) : copy_to_axis(x, axis, trace);
         });
   }
   if (!output) return;

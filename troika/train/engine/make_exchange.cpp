@@ -190,7 +190,8 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
     if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);
     return std::make_unique<parallel::TensorExchange>(
         dynamic_cast<nn::Model&>(task.module()), axis, task.split_table(),
-        parallel::TensorOptions{.sequence = plan.stages.sequence_parallel, .values = values},
+        parallel::TensorOptions{
+            .sequence = plan.stages.sequence_parallel, .values = values, .trace = trace},
         [&] { return std::make_unique<parallel::DataParallel>(task.module(), group, ddp); });
   }
   if (plan.averages_whole_gradients()) {
