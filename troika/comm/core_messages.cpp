@@ -195,6 +195,12 @@ std::shared_ptr<Work::State> Group::Core::batch(const std::vector<PointToPoint>&
   for (const auto& [direction, tensor, peer, tag] : messages) {
     fingerprints.push_back(make_fingerprint(direction, peer, tag, kLargestTag, label, site));
   }
+  if (impl_->info().is_lone) {
+    for (const auto& [direction, tensor, peer, tag] : messages) {
+      if (direction == Direction::send) bytes_of_messages_ += tensor.nbytes();
+    }
+    return nullptr;
+  }
   std::vector<Work> works;
   for (const auto direction : {Direction::receive, Direction::send}) {
     for (size_t i = 0; i < messages.size(); ++i) {

@@ -143,8 +143,7 @@ std::unique_ptr<Exchange> make_stage_exchange(const layout::Plan& plan,
 }
 
 std::unique_ptr<parallel::ContextParallel> cut_samples(const layout::Plan& plan, Task& task,
-                                                       const comm::MeshGroups& groups) {
-  const auto& axis = groups.along(layout::Axis::context);
+                                                       const comm::Group& axis) {
   if (axis.size() == 1) return nullptr;
   return std::make_unique<parallel::ContextParallel>(
       dynamic_cast<nn::Model&>(task.module()), axis, task.split_table(),

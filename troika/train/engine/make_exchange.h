@@ -29,10 +29,10 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
                                                         torch::nn::Module& part,
                                                         const comm::Group& group, Trace* trace);
 
-// Cuts the samples of the task's model over the plan's context axis; null: it has none. The model
-// must outlive the object.
+// Cuts the samples of the task's model over the plan's context axis; null: it has one rank. The
+// model must outlive the object.
 std::unique_ptr<parallel::ContextParallel> cut_samples(const layout::Plan& plan, Task& task,
-                                                       const comm::MeshGroups& groups);
+                                                       const comm::Group& axis);
 
 // Makes the plan's exchange for the task's module, whose optimizer is the recipe's: along the data
 // and context axes and, if a tensor axis cuts the model, also along that one. Records gradient
