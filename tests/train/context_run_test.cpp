@@ -51,13 +51,18 @@ TEST_F(ContextRun, EqualsOneProcess) {
 
 TEST_F(ContextRun, EqualsOneProcessBesideOtherAxes) {
   const auto alone = fit(accumulating(2), 1, "gpt8-dropout");
-  for (const auto& [axes, sequence] :
-       {std::pair("context=2 tensor=2", true), std::pair("pipeline=2 data=2 context=2", false),
-        std::pair("pipeline=2 context=2 tensor=2", false)}) {
+  struct Mesh {
+    std::string axes, schedule = "1f1b";
+    bool sequence = false;
+  };
+  for (const auto& [axes, schedule, sequence] :
+       {Mesh{"context=2 tensor=2", "1f1b", true}, Mesh{"pipeline=2 data=2 context=2"},
+        Mesh{"pipeline=2 context=2 tensor=2"}, Mesh{"pipeline=2 context=2", "zb-v"}}) {
     auto options = options_;
     options.trainer.strategy = "3d";
     options.mesh.axes = axes;
     options.mesh.sequence_parallel = sequence;
+    options.pipeline.schedule = schedule;
     options.pipeline.micro_batches = 2;
     expect_same_course(fit(options, layout::Mesh::parse(axes).ranks(), "gpt8-dropout"), alone,
                        axes);
