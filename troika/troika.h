@@ -54,6 +54,7 @@
 #include "troika/optim/grad_scaler.h"
 #include "troika/optim/optimizer.h"
 #include "troika/optim/schedule.h"
+#include "troika/parallel/context/context_parallel.h"
 #include "troika/parallel/data_parallel.h"
 #include "troika/parallel/diloco/diloco.h"
 #include "troika/parallel/diloco/group_mean.h"

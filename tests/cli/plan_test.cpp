@@ -116,9 +116,9 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
   EXPECT_THAT(refused("\"data=1\"", "\"pipeline=2 data=1\""),
               AllOf(HasSubstr("a pipeline axis without a schedule of stages"),
                     HasSubstr("schedule.name one_stage" + at("name"))));
-  EXPECT_THAT(refused("\"data=1\"", "\"data=1 context=2\""),
-              AllOf(HasSubstr("the context axis of a plan cannot be run yet"),
-                    HasSubstr("mesh.axes data=1 context=2" + at("axes"))));
+  EXPECT_THAT(refused("\"data=1\"", "\"data=1 expert=2\""),
+              AllOf(HasSubstr("the expert axis of a plan cannot be run yet"),
+                    HasSubstr("mesh.axes data=1 expert=2" + at("axes"))));
   EXPECT_THAT(refused("\"data=1\"", "\"data=3\""),
               HasSubstr("a plan for another world; got 3 ranks: mesh.axes data=3" + at("axes")));
   EXPECT_THAT(refused("\"data=1\"", "\"tensor=2 data=-1\""),

@@ -66,6 +66,32 @@ TEST_F(Train, CutsLayersOverProcesses) {
   EXPECT_LT(std::abs(summary()["validation_loss"].get<double>() - loss), 1);
 }
 
+// Two processes compute the tokens of each sample together. One process goes on with their
+// checkpoint.
+TEST_F(Train, CutsSamplesOverProcesses) {
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "the quick brown fox jumps over the lazy dog\n";
+  write_file_atomically(folder_ / "text", text);
+  const std::string options =
+      " --model.name=gpt --model.layers=1 --model.heads=2 --model.width=16 --data.name=text "
+      "--data.files=text --data.context=16 --data.global_batch_size=4 --run.name=tiny "
+      "--run.overwrite=true";
+  const auto program = "cd " + folder_.path().string() + " && exec " + TROIKA_PROGRAM;
+  const auto outcome = run_program(program + " launch -n 2 " + TROIKA_PROGRAM + " train" + options +
+                                   " --trainer.strategy=cp --trainer.max_steps=6");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("cp, 2 ranks on 1 node"));
+  EXPECT_EQ(summary()["samples"], 24);
+  const auto more =
+      troika("train" + options + " --trainer.max_steps=9 --trainer.ckpt_path=runs/tiny");
+  EXPECT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_EQ(summary()["steps"], 9);
+  const auto refused = run_program(program + " launch -n 2 " + TROIKA_PROGRAM + " train" + options +
+                                   " --trainer.strategy=cp --data.context=18");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("got 18 tokens, 2 ranks, expected a multiple of 4 tokens"));
+}
+
 TEST_F(Train, WritesAllItPromises) {
   const auto outcome = troika("train --trainer.devices=2" + kTiny);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -43,7 +43,8 @@ TEST(MeshGroups, WarnOfATensorAxisBetweenMachines) {
 
 TEST(MeshGroups, AreTheRanksAlongEachAxis) {
   for (const std::string text :
-       {"data=6", "pipeline=2 data=3", "pipeline=2 data=2 tensor=2", "tensor=2 data=1 context=2"}) {
+       {"data=6", "pipeline=2 data=3", "pipeline=2 data=2 tensor=2", "tensor=2 data=1 context=2",
+        "data=2 context=2 tensor=2", "context=2"}) {
     const auto mesh = Mesh::parse(text);
     local::run(mesh.ranks(), [&](const Group& world) {
       const MeshGroups groups(world, mesh);
@@ -54,6 +55,11 @@ TEST(MeshGroups, AreTheRanksAlongEachAxis) {
                   std::vector<int64_t>(expected.begin(), expected.end()))
             << text << ", " << layout::name(axis) << " of rank " << world.rank();
       }
+      const auto replicas = mesh.group(world.rank(), {Axis::data, Axis::context});
+      EXPECT_EQ(members(groups.replicas(), world.rank()),
+                std::vector<int64_t>(replicas.begin(), replicas.end()))
+          << text << ", replicas of rank " << world.rank();
+      groups.assume_links(groups.links());
     });
   }
 }

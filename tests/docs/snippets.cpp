@@ -93,6 +93,15 @@ parallel::SplitTable own_rules() {
 
 }  // namespace tensor_parallelism
 
+namespace context_parallelism {
+
+void step(const comm::Group& world, const nn::Tensors& batch) {
+  const auto &tokens = batch[0], &targets = batch[1];
+#include "context-parallelism-1.inc"
+}
+
+}  // namespace context_parallelism
+
 namespace precision_and_memory {
 
 void blocks() {

@@ -14,7 +14,10 @@ Plan unusual_plan() {
   return {.strategy = "own",
           .mesh = Mesh::parse("pipeline=2 data=4"),
           .threads = 2,
-          .stages = {.cut = "stem|head", .parameters = 123, .sequence_parallel = true},
+          .stages = {.cut = "stem|head",
+                     .parameters = 123,
+                     .sequence_parallel = true,
+                     .context_method = "all_to_all"},
           .schedule = "custom",
           .chunks = 2,
           .actions = "0F0 0B0\n1F0 1B0\n",
@@ -165,6 +168,9 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(
       refused({.mesh = Mesh::parse("data=2 tensor=1"), .stages = {.sequence_parallel = true}}),
       "none");
+  EXPECT_EQ(refused({.mesh = mesh, .stages = {.context_method = "all_to_all"}}),
+            "[layout] mesh.context_method of mesh.axes data=6; got all_to_all, expected a context "
+            "axis, or ring");
   const auto served = [&](const ServerExchange& servers) {
     return refused(
         {.mesh = mesh, .exchange = {.method = ExchangeMethod::servers, .servers = servers}});
@@ -272,6 +278,10 @@ TEST(Plan, IsExplained) {
   EXPECT_THAT(
       explain({.mesh = Mesh::parse("tensor=2"), .stages = {.sequence_parallel = true}}),
       HasSubstr("layers     cut over the 2 ranks of each tensor axis, as tokens between them\n"));
+  const auto cut = explain({.mesh = Mesh::parse("context=2")});
+  EXPECT_THAT(cut,
+              HasSubstr("samples    cut by tokens over the 2 ranks of each context axis, ring\n"));
+  EXPECT_THAT(cut, HasSubstr("each step averages gradients by all-reduce"));
   EXPECT_THAT(explain({.exchange = {.method = ExchangeMethod::local_steps,
                                     .period = 5,
                                     .warmup_steps = 7,

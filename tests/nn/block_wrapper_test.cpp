@@ -18,7 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr const char* kKindNames[] = {"offload", "recompute", "gather", "tensor"};
+constexpr const char* kKindNames[] = {"offload", "recompute", "gather", "context", "tensor"};
 
 using Calls = std::vector<std::string>;
 
@@ -63,13 +63,14 @@ struct Wrapped {
 };
 
 TEST(BlockWrapper, OrderDoesNotFollowFromWhoCameFirst) {
-  std::array<int, kWrapperKinds> kinds{0, 1, 2, 3};
+  std::array<int, kWrapperKinds> kinds{0, 1, 2, 3, 4};
   do {
     Wrapped net;
     std::vector<WrapperGuard> guards;
     for (const int kind : kinds) guards.push_back(net.wrap(kind));
-    EXPECT_THAT(net.run(), ElementsAre("offload 0-2", "recompute 0-2", "gather 0-1", "tensor 0-1",
-                                       "add", "gather 1-2", "tensor 1-2", "double"));
+    EXPECT_THAT(net.run(), ElementsAre("offload 0-2", "recompute 0-2", "gather 0-1", "context 0-1",
+                                       "tensor 0-1", "add", "gather 1-2", "context 1-2",
+                                       "tensor 1-2", "double"));
   } while (std::ranges::next_permutation(kinds).found);
 }
 
@@ -77,7 +78,7 @@ TEST(BlockWrapper, IsTakenAwayWhileOthersStay) {
   Wrapped net;
   auto gather = net.wrap(2);
   std::optional<WrapperGuard> recompute = net.wrap(1);
-  auto tensor = net.wrap(3);
+  auto tensor = net.wrap(4);
   recompute.reset();
   EXPECT_THAT(net.run(),
               ElementsAre("gather 0-1", "tensor 0-1", "add", "gather 1-2", "tensor 1-2", "double"));

@@ -9,6 +9,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/sequential.h"
+#include "troika/nn/token_part.h"
 #include "troika/nn/zoo.h"
 
 namespace troika::nn {
@@ -100,6 +101,27 @@ TEST(KeyedDropout, AShardHasItsPartOfTheMask) {
           dropout(at::ones_like(all.narrow(dim, offset, size), at::MemoryFormat::Contiguous), 0.5,
                   {.dim = dim, .offset = offset, .whole = whole});
       EXPECT_TRUE(part.equal(all.narrow(dim, offset, size))) << dim;
+    }
+  }
+}
+
+// A part may be cut again, by tokens or by columns.
+TEST(KeyedDropout, APartOfTheTokensHasItsPartOfTheMask) {
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto all = dropped(at::ones({2, 12, 6}, type), {4, 2}, 0.5);
+    for (const int index : {0, 1}) {
+      const TokenPart tokens{index, 2};
+      const TokenPartGuard guard(tokens);
+      const auto own = rows_at(all.transpose(0, 1), tokens.stretches(6)).transpose(0, 1);
+      const auto expect_part = [&](const std::optional<EqualPart>& part, const at::Tensor& mask) {
+        const KeyedDraws draws({1, {4, 2}});
+        Dropout dropout(0.5);
+        dropout.use_part(part);
+        EXPECT_TRUE(dropout.forward(at::ones(mask.sizes(), type)).equal(mask)) << index;
+      };
+      expect_part(std::nullopt, own);
+      expect_part(EqualPart{1, 2, 3}, own.narrow(1, 4, 2));
+      expect_part(EqualPart{-1, 1, 3}, own.narrow(2, 2, 2));
     }
   }
 }

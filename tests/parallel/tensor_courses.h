@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,7 +39,9 @@ struct Case {
   SplitTable table = {};  // empty: the model's
 };
 
-inline Course train(nn::Model& model, const Case& of, TensorParallel* tensor) {
+// `finish`, if any, is called behind each backward pass.
+inline Course train(nn::Model& model, const Case& of, TensorParallel* tensor,
+                    const std::function<void()>& finish = {}) {
   const auto& options = of.model;
   const auto whole = [&](const std::string& name, const at::Tensor& shard) {
     return tensor ? tensor->gather(name, shard) : shard.detach().clone();
@@ -67,6 +70,7 @@ inline Course train(nn::Model& model, const Case& of, TensorParallel* tensor) {
     const auto batch = batch_of(options, step);
     const auto loss = loss_of(model, batch, /*through_logits=*/step % 2 == 1, of.terms);
     loss.backward();
+    if (finish) finish();
     if (tensor) tensor->finish_backward();
     course.losses.push_back(loss.item<double>());
     if (step == 0) {

@@ -5,6 +5,7 @@
 //   pipeline MODEL [all]: the same for the rank's part of a pipeline, with some schedules; `all`:
 //     with more schedules, precisions and replicas.
 //   tensor: the same on a tensor axis of 2 ranks, alone, with replicas and in a pipeline.
+//   context: the same on a context axis of 2 ranks, alone, with replicas and in a pipeline.
 //   own: the same for the module and the loss of a program, which are made before the prediction.
 //   zero: the formulas of ZeRO (Rajbhandari et al., SC 2020, section 5 and 7, with parameters in
 //     float32) for a GPT whose states are most of all; on more than 2 ranks also in groups of 2.
@@ -240,6 +241,26 @@ void expect_tensor_axes(const comm::Group& group) {
   expect_pipeline(options, group);
 }
 
+void expect_context_axes(const comm::Group& group) {
+  for (const std::string method : {"ring", "all_to_all"}) {
+    auto options = options_for("gpt");
+    options.mesh.context = 2;
+    options.mesh.context_method = method;
+    options.trainer.strategy = "cp";
+    expect_pipeline(options, group);
+    options.zero.stage = 1;
+    options.trainer.recompute = "full";
+    expect_pipeline(options, group);
+    if (group.size() < 4) continue;
+    options.zero.stage = 0;
+    options.trainer.recompute = "none";
+    options.trainer.strategy = "3d";
+    options.mesh.pipeline = 2;
+    options.pipeline.micro_batches = 4;
+    expect_pipeline(options, group);
+  }
+}
+
 // Numbers, and their sum.
 class Sums : public data::Dataset {
  public:
@@ -335,6 +356,8 @@ int main(int argc, char** argv) {
                                   train::expect_pipelines(more[1], group, all);
                                 } else if (more == std::vector<std::string>{"tensor"}) {
                                   train::expect_tensor_axes(group);
+                                } else if (more == std::vector<std::string>{"context"}) {
+                                  train::expect_context_axes(group);
                                 } else if (more == std::vector<std::string>{"own"}) {
                                   train::expect_own(group);
                                 } else if (more == std::vector<std::string>{"zero"}) {

@@ -73,7 +73,7 @@ TEST(MeshRun, FollowsTheDataAxis) {
   for (const std::string strategy : {"ddp", "zero2"}) {
     const auto expected = fit_on("data=2", strategy);
     ASSERT_GT(expected.rows.size(), 3u);
-    for (const std::string axes : {"data=2 expert=2", "context=2 data=2"}) {
+    for (const std::string axes : {"data=2 expert=2", "expert=2 data=2"}) {
       const auto course = fit_on(axes, strategy);
       EXPECT_EQ(course.rows, expected.rows) << axes << ", " << strategy;
       EXPECT_EQ(course.summary.samples, expected.summary.samples);

@@ -1,4 +1,4 @@
-// Activations in files, in runs on pipelines and tensor axes.
+// Activations in files, in runs on pipelines, tensor and context axes.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -35,25 +35,28 @@ using OffloadedStages = PipelinedRuns;
 TEST_F(OffloadedStages, ChangeNoBit) {
   struct Case {
     const char *strategy, *schedule, *recompute;
-    int pipeline, tensor;
+    int pipeline, tensor, context = 1;
   };
   for (const auto& of : {Case{"pipeline", "1f1b", "none", 2, 1},
                          {"pipeline", "zb-h1", "none", 2, 1},
                          {"pipeline", "gpipe", "full", 2, 1},
                          {"tp", "", "none", 1, 2},
-                         {"3d", "1f1b", "selective", 2, 2}}) {
+                         {"3d", "1f1b", "selective", 2, 2},
+                         {"cp", "", "none", 1, 1, 2},
+                         {"3d", "1f1b", "full", 2, 1, 2}}) {
     auto options = options_;
     options.trainer.strategy = of.strategy;
     options.trainer.recompute = of.recompute;
     options.trainer.max_steps = 2;
     options.trainer.max_epochs = 1;
     options.mesh.tensor = of.tensor;
+    options.mesh.context = of.context;
     if (of.pipeline > 1) {
       options.pipeline.micro_batches = 2;
       options.pipeline.schedule = of.schedule;
       options.mesh.pipeline = of.pipeline;
     }
-    const int ranks = of.pipeline * of.tensor;
+    const int ranks = of.pipeline * of.tensor * of.context;
     const auto expected = fit(options, ranks, "gpt64");
     const TemporaryFolder files;
     options.offload.activations = files.path().string();

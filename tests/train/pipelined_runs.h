@@ -33,19 +33,21 @@ inline nn::ModelOptions sizes_of(const std::string& model) {
   if (model == "gpt64") {
     return {.name = "gpt", .vocab_size = 13, .context = 64, .layers = 3, .heads = 2, .width = 64};
   }
+  // gpt8 and llama8 read 8 tokens.
   if (model.starts_with("gpt")) {
+    const bool is_longer = model.starts_with("gpt8");
     return {.name = "gpt",
-            .dropout = model == "gpt" ? 0 : 0.3,
+            .dropout = model == "gpt" || model == "gpt8" ? 0 : 0.3,
             .vocab_size = 13,
-            .context = 5,
-            .layers = 6,
+            .context = is_longer ? 8 : 5,
+            .layers = is_longer ? 2 : 6,
             .heads = 2,
             .width = 8};
   }
-  if (model == "llama") {
+  if (model.starts_with("llama")) {
     return {.name = "llama",
             .vocab_size = 13,
-            .context = 6,
+            .context = model == "llama8" ? 8 : 6,
             .layers = 2,
             .heads = 4,
             .width = 16,

@@ -233,7 +233,7 @@ TEST(RequireRunnable, NamesWhatNoEngineRuns) {
   dual.schedule = "dualpipe-v";
   dual.micro_batches = 3;
   EXPECT_THAT(refused(dual, 4), HasSubstr("dualpipe-v"));
-  EXPECT_THAT(refused(on("context=2"), 2), HasSubstr("the context axis of a plan"));
+  EXPECT_THAT(refused(on("expert=2"), 2), HasSubstr("the expert axis of a plan"));
   EXPECT_EQ(refused({.mesh = layout::Mesh(Axis::data, 2), .stages = {.cut = "stem|head"}}, 2),
             "[train] stages without a schedule of stages; got stages.cut stem|head and "
             "schedule.name one_stage, expected a schedule by name, or no cut");
@@ -384,11 +384,10 @@ TEST_F(PlannedRun, OfAnotherWorldIsRefused) {
                "[train] a plan for another world; got 3 ranks: mesh.axes data=3 (trainer.plan:2), "
                "expected 4, the "
                "ranks of this run, or data=-1 for any number");
-  options_.trainer.plan = "[mesh]\naxes = \"data=2 context=-1\"\n";
-  EXPECT_ERROR(
-      weights(options_), ErrorKind::usage,
-      "[train] the context axis of a plan cannot be run yet; got mesh.axes data=2 context=2 "
-      "(trainer.plan:2), expected the axes pipeline, data and tensor alone");
+  options_.trainer.plan = "[mesh]\naxes = \"data=2 expert=-1\"\n";
+  EXPECT_ERROR(weights(options_), ErrorKind::usage,
+               "[train] the expert axis of a plan cannot be run yet; got mesh.axes data=2 expert=2 "
+               "(trainer.plan:2), expected the axes pipeline, data, tensor and context alone");
   options_.trainer.plan = "[mesh]\naxes = \"data=-1\"\n";
   EXPECT_TRUE(weights(options_).defined());
 }

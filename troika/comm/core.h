@@ -115,6 +115,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   const std::shared_ptr<GroupImpl>& shared_impl() const { return impl_; }
   const GroupOptions& options() const { return options_; }
   MessageCollectives& collectives() { return collectives_; }
+  uint64_t bytes_of_messages() const { return bytes_of_messages_; }
   Deadline deadline() const { return Deadline::after(options_.timeout); }
   // Runs `body`, which communicates outside of collectives. If it throws, the group fails.
   void guarded(c10::function_ref<void()> body);
@@ -214,6 +215,7 @@ class Group::Core : public std::enable_shared_from_this<Core> {
   std::condition_variable changed_;
   Calls calls_;  // guarded by mutex_
   KeptTransfers transfers_;
+  std::atomic<uint64_t> bytes_of_messages_ = 0;
   FirstFailure failure_;
   std::atomic<int> next_of_any_ = 0;  // the rank that receive_any() checks first
   std::thread thread_;                // started by the first call that needs it

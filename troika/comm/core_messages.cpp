@@ -118,6 +118,7 @@ std::shared_ptr<Work::State> Group::Core::send(const at::Tensor& tensor, int pee
   fingerprint.type = static_cast<int32_t>(tensor.scalar_type());
   fingerprint.count = tensor.numel();
   auto data = packed(tensor, c10::kCPU, true);
+  bytes_of_messages_ += data.nbytes();
   if (send_at_once(fingerprint, peer, data)) return nullptr;
   const auto message = begin_message(std::move(fingerprint), peer, std::move(data));
   const MessageHead head = head_of(message->fingerprint, impl_->info());
@@ -193,6 +194,12 @@ std::shared_ptr<Work::State> Group::Core::batch(const std::vector<PointToPoint>&
   std::vector<MessageFingerprint> fingerprints;
   for (const auto& [direction, tensor, peer, tag] : messages) {
     fingerprints.push_back(make_fingerprint(direction, peer, tag, kLargestTag, label, site));
+  }
+  if (impl_->info().is_lone) {
+    for (const auto& [direction, tensor, peer, tag] : messages) {
+      if (direction == Direction::send) bytes_of_messages_ += tensor.nbytes();
+    }
+    return nullptr;
   }
   std::vector<Work> works;
   for (const auto direction : {Direction::receive, Direction::send}) {

@@ -153,7 +153,7 @@ const GroupOptions& Group::options() const {
 Counters Group::counters() const {
   const auto& traffic = core_->collectives().traffic();
   return {traffic.messages, traffic.bytes, traffic.messages_between_nodes,
-          traffic.bytes_between_nodes};
+          traffic.bytes_between_nodes, core_->bytes_of_messages()};
 }
 
 at::Tensor Group::links(Site site) const {

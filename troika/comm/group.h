@@ -133,6 +133,8 @@ struct Counters {
   // Messages and bytes that went to ranks of other nodes; included in the numbers above.
   uint64_t messages_between_nodes = 0;
   uint64_t bytes_between_nodes = 0;
+  // Bytes of data that this rank has sent with send() and batch().
+  uint64_t bytes_of_messages = 0;
 };
 
 // The collectives of one set of ranks. Every rank must make the same calls in the same order. Each

@@ -10,6 +10,7 @@
 #include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/layout/context_method.h"
 #include "troika/layout/errors/refuse.h"
 #include "troika/layout/plan_places.h"
 #include "troika/layout/plan_without_flushes.h"
@@ -185,6 +186,9 @@ config::Table make_table(Written& written) {
       config::count_from(0));
   table.add("mesh.sequence_parallel", &plan.stages.sequence_parallel,
             "each rank of a tensor axis has its part of the tokens between cut layers");
+  table.add("mesh.context_method", &plan.stages.context_method,
+            "how the ranks of a context axis compute attention",
+            config::one_of(context_method_names()));
   table.add("stages.cut", &plan.stages.cut,
             "the blocks of each stage, by which a plan for another model is refused; empty: one "
             "stage, or stages of about equal size");
@@ -272,7 +276,7 @@ std::string Plan::text() const {
 int64_t Plan::sharing_ranks() const {
   if (exchange.method != ExchangeMethod::zero) return 1;
   if (exchange.zero_group > 0) return exchange.zero_group;
-  if (!mesh.has_uneven_stages()) return mesh.size(Axis::data);
+  if (!mesh.has_uneven_stages()) return mesh.size(Axis::data) * mesh.size(Axis::context);
   int64_t most = 1;
   for (int stage = 0; stage < mesh.size(Axis::pipeline); ++stage) {
     most = std::max<int64_t>(most, mesh.replicas(stage));
@@ -294,10 +298,13 @@ void Plan::verify() const {
            fmt::format("{} ranks of mesh {}", exchange.zero_group, mesh.text()),
            "0: all replicas of a stage");
   }
-  if (is_zero && !mesh.has_uneven_stages() && mesh.size(Axis::data) % sharing_ranks() != 0) {
+  const int64_t copies =
+      mesh.has_uneven_stages() ? 0 : mesh.size(Axis::data) * mesh.size(Axis::context);
+  if (is_zero && copies % sharing_ranks() != 0) {
     refuse("groups of ranks that shard a model",
            fmt::format("{} ranks in each", exchange.zero_group),
-           fmt::format("a divisor of {}, the ranks of the data axis", mesh.size(Axis::data)));
+           fmt::format("a divisor of {}, the ranks of the data axis{}", copies,
+                       mesh.size(Axis::context) > 1 ? " and the context axis" : ""));
   }
   if ((schedule == kCustomSchedule) == actions.empty()) {
     refuse("schedule.actions of schedule.name " + schedule, actions.empty() ? "none" : "some",
@@ -320,6 +327,11 @@ void Plan::verify() const {
   }
   if (stages.sequence_parallel && std::ranges::count(mesh.axes(), Axis::tensor) == 0)
     refuse("mesh.sequence_parallel of mesh.axes " + mesh.text(), "true", "a tensor axis, or false");
+  if (stages.context_method != ModelStages().context_method &&
+      std::ranges::count(mesh.axes(), Axis::context) == 0) {
+    refuse("mesh.context_method of mesh.axes " + mesh.text(), stages.context_method,
+           "a context axis, or " + ModelStages().context_method);
+  }
   const bool is_downpour = exchange.method == ExchangeMethod::downpour;
   if (is_downpour && servers.consistency != "eventual") {
     refuse("servers.consistency of exchange.method downpour_sgd", servers.consistency,

@@ -136,6 +136,8 @@ struct ModelStages {
   // Whether each rank of a tensor axis has 1/t of the tokens between the cut layers of its stages
   // (sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198).
   bool sequence_parallel = false;
+  // How the ranks of a context axis compute attention: of context_method_names().
+  std::string context_method = "ring";
 
   bool operator==(const ModelStages&) const = default;
 };

@@ -19,7 +19,8 @@ std::string exchange_text(const Plan& plan) {
   const int64_t sharing = plan.sharing_ranks();
   switch (exchange.method) {
     case ExchangeMethod::all_reduce:
-      return !plan.mesh.has_uneven_stages() && plan.mesh.size(Axis::data) == 1 && plan.threads <= 1
+      return !plan.mesh.has_uneven_stages() && plan.mesh.size(Axis::data) == 1 &&
+                     plan.mesh.size(Axis::context) == 1 && plan.threads <= 1
                  ? "one replica: nothing is exchanged"
                  : "each step averages gradients by all-reduce; every replica holds all parameters "
                    "and states";
@@ -144,6 +145,11 @@ std::string explain(const Plan& plan) {
   if (const auto tensor = plan.mesh.size(Axis::tensor); tensor > 1) {
     lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis{}", tensor,
                                 plan.stages.sequence_parallel ? ", as tokens between them" : ""));
+  }
+  if (const auto context = plan.mesh.size(Axis::context); context > 1) {
+    lines.push_back(
+        fmt::format("samples    cut by tokens over the {} ranks of each context axis, {}", context,
+                    plan.stages.context_method));
   }
   lines.push_back(fmt::format("schedule   {}, {} micro-batch{} a step{}", plan.schedule,
                               plan.micro_batches, plan.micro_batches == 1 ? "" : "es",

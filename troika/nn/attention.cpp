@@ -113,23 +113,30 @@ at::Tensor causal_self_attention(const at::Tensor& qkv, int64_t heads, double dr
   return mixed.transpose(1, 2).reshape({batch, length, width});
 }
 
+at::Tensor causal_attention(const AttentionHeads& heads, double dropout, Attention attention,
+                            const std::optional<EqualPart>& part) {
+  const auto& [q, k, v] = heads;
+  const int64_t times = q.size(2) / k.size(2);
+  const at::Tensor qkv =
+      at::stack({q, repeat_heads(k, times), repeat_heads(v, times)}, 2).flatten(2);
+  return causal_self_attention(qkv, q.size(2), dropout, attention, part);
+}
+
 at::Tensor AttentionModule::attend(AttentionHeads heads, double dropout) const {
+  if (core_) return core_(heads, dropout, attention_, part_);
   auto& [q, k, v] = heads;
   if (auto* const cache = KeyValueCache::current()) std::tie(k, v) = cache->extend(*this, k, v);
+  if (q.size(1) == k.size(1)) return causal_attention(heads, dropout, attention_, part_);
   const int64_t times = q.size(2) / k.size(2);
   k = repeat_heads(k, times);
   v = repeat_heads(v, times);
-  if (q.size(1) == k.size(1)) {
-    const at::Tensor qkv = at::stack({q, k, v}, 2).flatten(2);
-    return causal_self_attention(qkv, q.size(2), dropout, attention_, part_);
-  }
   const auto by_head = [](const at::Tensor& x) { return x.transpose(1, 2); };
   const at::Tensor mixed = eager_attention(by_head(q), by_head(k), by_head(v), dropout, part_);
   return mixed.transpose(1, 2).flatten(2);
 }
 
 at::Tensor AttentionModule::attend(const at::Tensor& qkv, int64_t heads, double dropout) const {
-  if (!KeyValueCache::current()) {
+  if (!KeyValueCache::current() && !core_) {
     return causal_self_attention(qkv, heads, dropout, attention_, part_);
   }
   const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, heads, -1}).unbind(2);

@@ -6,8 +6,10 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/nn/hooked.h"
@@ -50,6 +52,11 @@ struct AttentionHeads {
   at::Tensor queries, keys, values;
 };
 
+// Returns causal attention of as many queries as keys, [batch, length, heads * size], as
+// causal_self_attention() does.
+at::Tensor causal_attention(const AttentionHeads& heads, double dropout, Attention attention,
+                            const std::optional<EqualPart>& part);
+
 // A module that computes causal attention.
 class AttentionModule : public torch::nn::Module {
  public:
@@ -57,6 +64,11 @@ class AttentionModule : public torch::nn::Module {
   void use(Attention attention) { attention_ = attention; }
   // The heads are a part of the heads of a whole layer from now on; nothing: all of them again.
   void use_part(const std::optional<EqualPart>& part) { part_ = part; }
+  // Calls `core` in place of causal_attention() from now on, for passes on a part of the tokens
+  // (TokenPart); null: as before.
+  using Core = std::function<at::Tensor(const AttentionHeads&, double dropout, Attention,
+                                        const std::optional<EqualPart>& part)>;
+  void use_core(Core core) { core_ = std::move(core); }
 
  protected:
   // Returns causal attention of the heads, [batch, length, heads * size]. On a thread with a
@@ -68,6 +80,7 @@ class AttentionModule : public torch::nn::Module {
  private:
   Attention attention_ = Attention::automatic;
   std::optional<EqualPart> part_;
+  Core core_;
 };
 
 // Returns the modules that compute attention, `module` itself included.

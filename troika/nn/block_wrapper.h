@@ -1,7 +1,7 @@
 // Wrappers around the blocks of a model, for recomputation, sharding and offload. Wrappers are
 // nested in a fixed order, independent of when they were added:
 //
-//   offload ∘ recompute ∘ gather ∘ tensor ∘ block
+//   offload ∘ recompute ∘ gather ∘ context ∘ tensor ∘ block
 //
 //   const nn::WrapperGuard guard(*model, std::make_shared<MyWrapper>());
 //   loss(model->forward(inputs)).backward();
@@ -28,9 +28,10 @@ enum class WrapperKind {
   offload,    // where tensors saved for backward passes are kept
   recompute,  // whether they are kept or recomputed
   gather,     // makes parameters whole while a block runs (ZeRO-3)
+  context,    // ranks compute the tokens of a sample together (context parallelism)
   tensor,     // ranks compute a block together (tensor parallelism)
 };
-inline constexpr size_t kWrapperKinds = 4;
+inline constexpr size_t kWrapperKinds = 5;
 
 // One run of blocks [begin, end) of a model.
 struct BlockRun {
@@ -84,9 +85,9 @@ class BlockWrapper {
   // Must always return the same kind.
   virtual WrapperKind kind() const = 0;
   // Called in place of `next(run, inputs)`, and must run the same blocks through `next`. Wrappers
-  // of kinds gather and tensor run one block at a time. The other kinds get all blocks of a forward
-  // pass, and may call `next` once for all blocks or once per block. Runs on the thread of the
-  // forward pass or, in a recomputation, of the backward pass. An exception ends the pass.
+  // of kinds gather, context and tensor run one block at a time. The other kinds get all blocks of
+  // a forward pass, and may call `next` once for all blocks or once per block. Runs on the thread
+  // of the forward pass or, in a recomputation, of the backward pass. An exception ends the pass.
   virtual Tensors run(const BlockRun& run, Tensors inputs, const InnerBlocks& next) = 0;
 };
 

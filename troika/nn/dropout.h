@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "troika/nn/hooked.h"
 
@@ -19,6 +20,15 @@ struct ShardOf {
   int64_t whole;
 };
 
+// The positions of a shard in the whole tensor: element e of a sample has the number
+//   bases[e / run mod bases.size()] + e mod run + e / (run bases.size()) stride
+// in the whole sample.
+struct MaskPlaces {
+  int64_t run;
+  std::vector<int64_t> bases;
+  int64_t stride;
+};
+
 // Returns `input` with each element set to 0 with probability p, 0 <= p < 1, and the others divided
 // by 1 - p. If draws of this thread are keyed (keyed_draws.h): dim 0 must hold the same number of
 // rows for each sample, otherwise throws Error(usage); masks take no memory, since the backward
@@ -30,17 +40,26 @@ at::Tensor dropout(const at::Tensor& input, double p, const ShardOf& shard);
 // With a part, `input` is this part of a whole tensor.
 at::Tensor dropout(const at::Tensor& input, double p, const std::optional<EqualPart>& part);
 
-// torch::nn::Dropout with these masks. Returns its input in evaluation mode.
+// Returns `input`, contiguous, with the mask that dropout() makes from these keys, one for each
+// sample (DrawState::next_keys()). Has no graph.
+at::Tensor masked_by_keys(const at::Tensor& input, const std::vector<int64_t>& keys, double p,
+                          const MaskPlaces& places);
+
+// torch::nn::Dropout with these masks. Returns its input in evaluation mode. On a thread with a
+// TokenPart (token_part.h), inputs are [batch, tokens, width], of the tokens of that part.
 class Dropout : public torch::nn::Module {
  public:
   explicit Dropout(double p) : p_(p) {}
   at::Tensor forward(const at::Tensor& input) const {
-    return is_training() ? dropout(input, p_, part_) : input;
+    return is_training() ? dropped(input) : input;
   }
-  // The inputs are a part of whole tensors from now on; nothing: whole tensors again.
+  // The inputs are a part of whole tensors from now on; nothing: whole tensors again. With a
+  // TokenPart, a part along dim 1 is one of the tokens of that part.
   void use_part(const std::optional<EqualPart>& part) { part_ = part; }
 
  private:
+  at::Tensor dropped(const at::Tensor& input) const;
+
   const double p_;
   std::optional<EqualPart> part_;
 };

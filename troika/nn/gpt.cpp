@@ -7,11 +7,11 @@
 #include "troika/nn/dense.h"
 #include "troika/nn/dropout.h"
 #include "troika/nn/gelu.h"
-#include "troika/nn/key_value_cache.h"
 #include "troika/nn/layer_norm.h"
 #include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 #include "troika/nn/output_layer.h"
+#include "troika/nn/token_part.h"
 #include "troika/nn/transformer.h"
 
 namespace troika::nn {
@@ -108,8 +108,7 @@ std::shared_ptr<Model> make_gpt(const ModelOptions& options) {
   model->add_block(
       {"embed", {"transformer.wte", "transformer.wpe"}, {}, [=](const at::Tensor& tokens) {
          check_tokens(tokens, options);
-         const int64_t first = first_position();
-         const at::Tensor positions = wpe->weight.slice(0, first, first + tokens.size(1));
+         const at::Tensor positions = rows_at(wpe->weight, token_positions(tokens.size(1)));
          return drop->forward(wte->forward(tokens) + positions);
        }});
 

@@ -47,8 +47,4 @@ KeyValueCacheGuard::~KeyValueCacheGuard() {
   current_cache = before_;
 }
 
-int64_t first_position() {
-  return current_cache ? current_cache->length() : 0;
-}
-
 }  // namespace troika::nn

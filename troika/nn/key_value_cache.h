@@ -51,7 +51,4 @@ class KeyValueCacheGuard {
   KeyValueCache* const before_;
 };
 
-// Returns the position of the first token of a forward pass on this thread.
-int64_t first_position();
-
 }  // namespace troika::nn

@@ -151,13 +151,12 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& targets, int64_t ignored,
-                            const LossTerms& terms, at::ScalarType compute) {
+                            const LossTerms& terms, double count, at::ScalarType compute) {
     // Autocast would cast the operands again.
     const compat::AutocastGuard in_own_type(hidden.device().type(), {});
     const at::Tensor left = hidden.detach().to(compute), right = weight.detach().to(compute);
     const int64_t rows = left.size(0), classes = right.size(0);
     const int64_t rows_of_part = std::min(rows, linear_cross_entropy_rows(classes));
-    const double count = targets.ne(ignored).sum().item<double>();
     const at::Tensor buffer = at::empty({rows_of_part, classes}, left.options());
     const at::Tensor of_hidden = hidden.requires_grad() ? at::empty_like(left) : at::Tensor();
     std::optional<WeightGradient> of_weight;
@@ -199,7 +198,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       if (!is_one) gradient = is_only ? gradient.mul_(factor) : gradient.mul(factor);
       return gradient.to(context->saved_data[type].toScalarType());
     };
-    return {scaled(0, "hidden"), scaled(1, "weight"), {}, {}, {}, {}};
+    return {scaled(0, "hidden"), scaled(1, "weight"), {}, {}, {}, {}, {}};
   }
 };
 
@@ -214,19 +213,21 @@ int64_t linear_cross_entropy_rows(int64_t classes) {
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
-                                const at::Tensor& targets, int64_t ignored,
-                                const LossTerms& terms) {
+                                const at::Tensor& targets, int64_t ignored, const LossTerms& terms,
+                                const std::optional<int64_t>& divisor) {
   const auto rows = rows_of(hidden, weight, targets, ignored);
   const auto compute = compat::compute_type(hidden);
+  const double count =
+      divisor ? static_cast<double>(*divisor) : rows.targets.ne(ignored).sum().item<double>();
   if (at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad())) {
-    return LinearCrossEntropy::apply(rows.hidden, weight, rows.targets, ignored, terms, compute);
+    return LinearCrossEntropy::apply(rows.hidden, weight, rows.targets, ignored, terms, count,
+                                     compute);
   }
   if (!terms.is_plain()) {
     return LinearCrossEntropy::apply(rows.hidden.detach(), weight.detach(), rows.targets, ignored,
-                                     terms, compute);
+                                     terms, count, compute);
   }
   const auto losses = linear_cross_entropy_of_rows(hidden, weight, targets, ignored).losses;
-  const auto count = rows.targets.ne(ignored).sum();
   return losses.sum(at::kDouble).div_(count).to(losses.scalar_type());
 }
 

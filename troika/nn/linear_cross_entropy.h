@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
+
 #include "troika/nn/loss_terms.h"
 
 namespace troika::nn {
@@ -15,8 +18,9 @@ bool takes_linear_cross_entropy(const at::Tensor& hidden);
 // Returns the mean cross entropy, with `terms`, of logits = hidden weight^T, a tensor of one
 // element, in float32 or float64. `hidden` is [..., width], `weight` [classes, width] on the same
 // device, `targets`
-// [...] of Long: class numbers, or `ignored` for targets to skip. The mean is NaN if all targets
-// are skipped.
+// [...] of Long: class numbers, or `ignored` for targets to skip. The mean
+// divides by `divisor` or, without one, by the number of targets that are not skipped; it is NaN if
+// that is 0.
 //
 // Logits are computed for linear_cross_entropy_rows() rows at a time. With gradients on, the
 // gradients of `hidden` and `weight` are computed from each part of the logits immediately. They
@@ -27,7 +31,8 @@ bool takes_linear_cross_entropy(const at::Tensor& hidden);
 // shapes that do not match and, on the CPU, for a target that is not a class number.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                 const at::Tensor& targets, int64_t ignored,
-                                const LossTerms& terms = {});
+                                const LossTerms& terms = {},
+                                const std::optional<int64_t>& divisor = {});
 
 // Returns the number of rows computed at a time.
 int64_t linear_cross_entropy_rows(int64_t classes);

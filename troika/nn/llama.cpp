@@ -3,13 +3,13 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/attention.h"
-#include "troika/nn/key_value_cache.h"
 #include "troika/nn/layers.h"
 #include "troika/nn/linear.h"
 #include "troika/nn/models.h"
 #include "troika/nn/output_layer.h"
 #include "troika/nn/rms_norm.h"
 #include "troika/nn/rope.h"
+#include "troika/nn/token_part.h"
 #include "troika/nn/transformer.h"
 
 namespace troika::nn {
@@ -41,7 +41,7 @@ class LlamaAttention : public AttentionModule, public Hooked {
       return layer->forward(input).unflatten(-1, {-1, size_});
     };
     const at::Tensor q = heads(q_proj_), k = heads(k_proj_), v = heads(v_proj_);
-    const auto rotation = make_rotation(rope_, size_, first_position(), q.size(1), q);
+    const auto rotation = make_rotation(rope_, size_, token_positions(q.size(1)), q);
     const at::Tensor joined = attend({rotate(q, rotation), rotate(k, rotation), v}, /*dropout=*/0);
     return o_proj_->forward(joined);
   }

@@ -142,7 +142,7 @@ void Model::set_wrapper(WrapperKind kind, std::shared_ptr<BlockWrapper> wrapper)
   auto& place = wrappers->at(static_cast<size_t>(kind));
   if (place && wrapper) {
     constexpr std::array<const char*, kWrapperKinds> kNames{"offload", "recompute", "gather",
-                                                            "tensor"};
+                                                            "context", "tensor"};
     refuse({.what = "the blocks of a model have one wrapper of each kind",
             .got = fmt::format("a second one of kind {}", kNames.at(static_cast<size_t>(kind))),
             .expected = "a kind that the model does not have",

@@ -16,12 +16,18 @@ at::Tensor cross_entropy(const at::Tensor& logits, const OutputLoss& loss) {
   if (loss.kind == OutputLoss::Kind::each) {
     return at::cross_entropy_loss(rows, targets, /*weight=*/{}, at::Reduction::None, loss.ignored);
   }
-  const at::Tensor mean = at::cross_entropy_loss(rows, targets, /*weight=*/{}, at::Reduction::Mean,
-                                                 loss.ignored, loss.terms.label_smoothing);
-  if (loss.terms.z_loss == 0) return mean;
   const auto counted = targets.ne(loss.ignored);
+  const auto of_all = [&](const at::Tensor& sum) {
+    return loss.divisor ? sum.div(*loss.divisor) : sum.div(counted.sum());
+  };
+  const at::Tensor mean =
+      loss.divisor ? of_all(at::cross_entropy_loss(rows, targets, /*weight=*/{}, at::Reduction::Sum,
+                                                   loss.ignored, loss.terms.label_smoothing))
+                   : at::cross_entropy_loss(rows, targets, /*weight=*/{}, at::Reduction::Mean,
+                                            loss.ignored, loss.terms.label_smoothing);
+  if (loss.terms.z_loss == 0) return mean;
   const at::Tensor squares = rows.logsumexp(1).square().masked_fill(counted.logical_not(), 0);
-  return mean + squares.sum().div(counted.sum()).mul(loss.terms.z_loss);
+  return mean + of_all(squares.sum()).mul(loss.terms.z_loss);
 }
 
 Tensors BlockFunction::operator()(Tensors inputs) const {
@@ -41,7 +47,8 @@ Tensors OutputLayer::operator()(const at::Tensor& hidden, const at::Tensor& weig
     return given;
   }
   if (is_mean) {
-    return {linear_cross_entropy(hidden, weight, loss_->targets, loss_->ignored, loss_->terms)};
+    return {linear_cross_entropy(hidden, weight, loss_->targets, loss_->ignored, loss_->terms,
+                                 loss_->divisor)};
   }
   auto rows = linear_cross_entropy_of_rows(hidden, weight, loss_->targets, loss_->ignored);
   return {std::move(rows.losses), std::move(rows.predictions)};

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,9 @@ struct OutputLoss {
   int64_t ignored = -100;  // targets of this value are skipped
   Kind kind = Kind::mean;
   LossTerms terms = {};  // Kind::each is plain cross entropy always
+  // The number by which Kind::mean divides the sum of losses; nothing: the number of targets that
+  // are not ignored.
+  std::optional<int64_t> divisor = {};
 
   // Returns the names of the model's outputs: "loss", and for Kind::each also "predictions", both
   // [targets.numel()].

@@ -59,8 +59,8 @@ void check_rope(const RopeOptions& options) {
                .expected = fmt::format("more than low_freq_factor, {}", options.low_freq_factor)});
 }
 
-Rotation make_rotation(const RopeOptions& options, int64_t size, int64_t first, int64_t count,
-                       const at::Tensor& like) {
+Rotation make_rotation(const RopeOptions& options, int64_t size,
+                       const std::vector<Stretch>& positions, const at::Tensor& like) {
   const at::NoGradGuard no_grad;
   std::vector<float> frequencies;
   for (int64_t pair = 0; pair < size / 2; ++pair) {
@@ -68,9 +68,12 @@ Rotation make_rotation(const RopeOptions& options, int64_t size, int64_t first, 
     frequencies.push_back(static_cast<float>(scaled(options, std::pow(options.theta, -exponent))));
   }
   const auto floats = like.options().dtype(at::kFloat).requires_grad(false);
-  const at::Tensor angles = at::arange(first, first + count, floats)
-                                .unsqueeze(1)
-                                .mul(at::tensor(frequencies).to(like.device()));
+  std::vector<at::Tensor> numbers;
+  for (const auto& [first, count] : positions) {
+    numbers.push_back(at::arange(first, first + count, floats));
+  }
+  const at::Tensor angles =
+      at::cat(numbers).unsqueeze(1).mul(at::tensor(frequencies).to(like.device()));
   return {angles.cos().to(like.scalar_type()), angles.sin().to(like.scalar_type())};
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "troika/nn/token_part.h"
+
 namespace troika::nn {
 
 // Dimension pair j of a head of size d turns by position * frequency_j, where frequency_j =
@@ -31,14 +33,14 @@ const std::vector<std::string>& rope_scalings();
 // high_freq_factor <= low_freq_factor with llama3.
 void check_rope(const RopeOptions& options);
 
-// Cosines and sines of positions first .. first + count - 1, [count, size / 2] each. Computed in
-// float32, as Hugging Face does, then converted to the type of `like`, on its device.
+// Cosines and sines of these positions, [positions, size / 2] each. Computed in float32, as Hugging
+// Face does, then converted to the type of `like`, on its device.
 struct Rotation {
   at::Tensor cos;
   at::Tensor sin;
 };
-Rotation make_rotation(const RopeOptions& options, int64_t size, int64_t first, int64_t count,
-                       const at::Tensor& like);
+Rotation make_rotation(const RopeOptions& options, int64_t size,
+                       const std::vector<Stretch>& positions, const at::Tensor& like);
 
 // Returns heads [batch, length, heads, size] turned: element j and element j + size / 2 form a
 // pair. The rotation has `length` positions.

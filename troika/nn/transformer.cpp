@@ -4,8 +4,8 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/key_value_cache.h"
 #include "troika/nn/layers.h"
+#include "troika/nn/token_part.h"
 
 namespace troika::nn {
 
@@ -23,7 +23,7 @@ void check_transformer(const ModelOptions& options) {
 }
 
 void check_tokens(const at::Tensor& tokens, const ModelOptions& options) {
-  const int64_t most = options.context - first_position();
+  const int64_t most = most_tokens(options.context);
   if (tokens.dim() == 2 && tokens.size(1) <= most && tokens.scalar_type() == at::kLong) return;
   throw Error("nn", ErrorKind::usage,
               {.what = options.name + " cannot read this batch",

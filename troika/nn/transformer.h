@@ -11,8 +11,8 @@ namespace troika::nn {
 // divides into the heads.
 void check_transformer(const ModelOptions& options);
 
-// Throws Error(usage) unless `tokens` is Long [batch, length], whose positions, from
-// first_position() on, are within the context.
+// Throws Error(usage) unless `tokens` is Long [batch, length], whose token_positions() are within
+// the context.
 void check_tokens(const at::Tensor& tokens, const ModelOptions& options);
 
 // Returns `stream + output` with the same bits. If autocast made the output bfloat16, LibTorch's

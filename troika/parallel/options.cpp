@@ -1,6 +1,7 @@
 #include "troika/parallel/options.h"
 
 #include "troika/base/config.h"
+#include "troika/layout/context_method.h"
 #include "troika/layout/plan.h"
 #include "troika/layout/schedules/table.h"
 
@@ -197,16 +198,17 @@ void add_options(config::Table& table, FtDdpSection& options) {
 }
 
 void add_options(config::Table& table, MeshOptions& options) {
-  table.add("mesh.axes", &options.axes,
-            "pipelines, tp and 3d: all axes, outermost first, in place of their sizes; a pipeline "
-            "may have one number of replicas for each of its ranks, as in pipeline=3 data=2-1-1");
+  table.add(
+      "mesh.axes", &options.axes,
+      "pipelines, tp, cp and 3d: all axes, outermost first, in place of their sizes; a pipeline "
+      "may have one number of replicas for each of its ranks, as in pipeline=3 data=2-1-1");
   table.add("mesh.pipeline", &options.pipeline,
             "pipelines, 3d and downpour: number of ranks that the model's stages are spread over; "
             "-1: the ranks that mesh.data leaves; 3d: see docs/tensor-parallelism.md",
             axis_size());
   table.add("mesh.data", &options.data,
-            "pipelines, tp, 3d and downpour: number of replicas of the model; -1: the ranks that "
-            "mesh.pipeline and mesh.tensor leave, or 1",
+            "pipelines, tp, cp, 3d and downpour: number of replicas of the model; -1: the ranks "
+            "that mesh.pipeline, mesh.tensor and mesh.context leave, or 1",
             axis_size());
   table.add("mesh.tensor", &options.tensor,
             "tp, 3d and downpour: number of ranks that compute each layer together "
@@ -215,6 +217,15 @@ void add_options(config::Table& table, MeshOptions& options) {
   table.add("mesh.sequence_parallel", &options.sequence_parallel,
             "tp and 3d: between layers, each rank computes its share of the tokens, in norms and "
             "dropout");
+  table.add("mesh.context", &options.context,
+            "cp, tp and 3d: number of ranks that each compute a part of the tokens of a sample "
+            "(docs/context-parallelism.md); -1: with cp the ranks that mesh.data leaves, otherwise "
+            "1",
+            axis_size());
+  table.add("mesh.context_method", &options.context_method,
+            "how these ranks compute attention: keys and values go round a ring, or an all-to-all "
+            "gives each rank all tokens of some heads",
+            config::one_of(layout::context_method_names()));
 }
 
 void add_options(config::Table& table, PipelineSection& options) {

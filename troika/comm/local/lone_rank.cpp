@@ -29,11 +29,16 @@ class SilentPlane : public ControlPlane {
                .expected = "collectives of the whole group"});
 }
 
+GroupInfo lone_info(int size) {
+  auto info = world_on_one_node("lone", 0, size);
+  info.is_lone = true;
+  return info;
+}
+
 class LoneRank : public GroupImpl {
  public:
   LoneRank(int size, std::function<void(const Call&)> observe)
-      : GroupImpl(world_on_one_node("lone", 0, size),
-                  std::make_shared<Lifeline>(std::make_unique<SilentPlane>(), 0)),
+      : GroupImpl(lone_info(size), std::make_shared<Lifeline>(std::make_unique<SilentPlane>(), 0)),
         observe_(std::move(observe)) {}
 
   std::unique_ptr<Transfer> send(int, uint32_t, const void*, size_t) override {

@@ -83,6 +83,8 @@ struct GroupInfo {
   bool any_thread = true;
   // Whether await_any() is supported.
   bool receives_any = false;
+  // Whether the other ranks do not exist: messages end at once, and move nothing.
+  bool is_lone = false;
   // Whether a part of this group can fail without the rest of the world.
   bool can_fail_alone = false;
   // Whether a failure of this group ends only this group (NewGroupOptions::fails_alone). Inherited

@@ -51,15 +51,18 @@ MeshGroups::MeshGroups(Group world, layout::Mesh mesh)
   for (size_t i = 0; i < layout::kAxes; ++i) {
     const auto axis = static_cast<Axis>(i);
     if (axis == Axis::pipeline && mesh_.has_uneven_stages()) continue;
-    groups_[i] = make(axis);
+    groups_[i] = make({axis});
   }
+  if (mesh_.size(Axis::context) == 1) return;
+  if (mesh_.size(Axis::data) == 1) replicas_ = along(Axis::context);
+  if (!replicas_) replicas_ = make({Axis::data, Axis::context});
 }
 
-Group MeshGroups::make(Axis axis) const {
+Group MeshGroups::make(const std::vector<Axis>& axes) const {
   // The lowest rank of a group is its color. All ranks call split, because the number of groups may
   // differ by stage.
-  const auto ranks = mesh_.group(world_.rank(), {axis});
-  const int largest = mesh_.has_uneven_stages() ? 0 : mesh_.size(axis);
+  const auto ranks = mesh_.group(world_.rank(), axes);
+  const int largest = mesh_.has_uneven_stages() ? 0 : static_cast<int>(ranks.size());
   if (largest == world_.size()) return world_;
   if (largest == 1) return local::alone();
   return *world_.split(ranks.front());
@@ -82,10 +85,15 @@ void MeshGroups::for_each_row(const Visit& visit) const {
     if (!groups_[i] || groups_[i]->size() == 1 || groups_[i]->size() == world_.size()) continue;
     visit(static_cast<int64_t>(i) + 1, *groups_[i]);
   }
+  const bool has_own_row = replicas_ && mesh_.size(Axis::data) > 1;
+  if (has_own_row && replicas_->size() < world_.size()) {
+    visit(static_cast<int64_t>(groups_.size()) + 1, *replicas_);
+  }
 }
 
 at::Tensor MeshGroups::links() const {
-  const auto result = at::zeros({static_cast<int64_t>(groups_.size()) + 1, 5}, at::kDouble);
+  const int64_t rows = static_cast<int64_t>(groups_.size()) + (replicas_ ? 2 : 1);
+  const auto result = at::zeros({rows, 5}, at::kDouble);
   for_each_row([&](int64_t row, const Group& group) { result[row].copy_(group.links()); });
   return result;
 }

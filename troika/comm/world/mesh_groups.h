@@ -26,10 +26,13 @@ class MeshGroups {
   // numbers of replicas.
   const Group& along(layout::Axis axis) const;
   const Group& data() const { return along(layout::Axis::data); }
+  // Returns the group along the data and the context axis together: the ranks that hold the same
+  // part of the model, and average its gradients.
+  const Group& replicas() const { return replicas_ ? *replicas_ : data(); }
 
   // Returns Group::links() of the world and of each axis that has a group of its own: float64 [1 +
-  // axes, 5], 0 for the other axes. Collective, blocking; no other call may be in flight. The same
-  // holds for assume_links().
+  // axes, 5], 0 for the other axes; with a context axis, a last row is that of replicas().
+  // Collective, blocking; no other call may be in flight. The same holds for assume_links().
   at::Tensor links() const;
   void assume_links(const at::Tensor& links) const;
 
@@ -37,13 +40,14 @@ class MeshGroups {
   std::string describe(int rank) const;
 
  private:
-  Group make(layout::Axis axis) const;
+  Group make(const std::vector<layout::Axis>& axes) const;
   template <typename Visit>
   void for_each_row(const Visit& visit) const;
 
   Group world_;
   layout::Mesh mesh_;
   std::vector<std::optional<Group>> groups_;  // by axis
+  std::optional<Group> replicas_;             // if there is a context axis
 };
 
 }  // namespace troika::comm

@@ -70,7 +70,7 @@ OwnStages::OwnStages(const nn::Model& model, const StagesOfModel& stages,
   std::set<std::string> seen;  // in an earlier stage of this rank
   for (const int stage : place.own_stages()) {
     stages_.push_back(std::make_unique<OwnStage>(OwnStage{stage, {model, stages[stage]}}));
-    add_parts(*stages_.back(), options, groups.data(), tensor, seen);
+    add_parts(*stages_.back(), options, groups.replicas(), tensor, seen);
   }
   // All ranks go through the sets in the same order, because they make groups.
   for (size_t i = 0; i < tied_->shared().size(); ++i) {

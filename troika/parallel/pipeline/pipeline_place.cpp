@@ -50,7 +50,10 @@ std::vector<int> PipelinePlace::replicas(int stage) const {
   std::vector<int> result;
   for (int d = 0; d < mesh_.replicas(at[Axis::pipeline]); ++d) {
     at[Axis::data] = d;
-    result.push_back(mesh_.rank(at));
+    for (int c = 0; c < mesh_.size(Axis::context); ++c) {
+      at[Axis::context] = c;
+      result.push_back(mesh_.rank(at));
+    }
   }
   return result;
 }

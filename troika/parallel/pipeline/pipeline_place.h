@@ -26,10 +26,14 @@ class PipelinePlace {
   std::vector<int> own_stages() const;
   // Returns the world's rank that runs a micro-batch of a stage, for this rank's replica.
   int rank(int stage, int micro_batch) const;
-  // Returns all ranks of the world that hold a stage, one for each replica.
+  // Returns all ranks of the world that hold the same part of a stage as this rank: one for each
+  // replica and place on its context axis.
   std::vector<int> replicas(int stage) const;
   // This rank's position among replicas().
-  int replica() const { return own_[layout::Axis::data]; }
+  int replica() const {
+    return own_[layout::Axis::data] * mesh_.size(layout::Axis::context) +
+           own_[layout::Axis::context];
+  }
   bool shares_micro_batches() const { return mesh_.has_uneven_stages(); }
   // Returns this rank's actions.
   std::vector<layout::Action> actions(const layout::Schedule& schedule) const;

@@ -62,10 +62,13 @@ void require_asynchronous(const PipelineOptions& options, const layout::Mesh& me
   }
 }
 
-void require_tensor_axis_fits(const PipelineOptions& options, const layout::Mesh& mesh) {
-  if (mesh.size(layout::Axis::tensor) == 1) return;
+void require_cuts_fit(const PipelineOptions& options, const layout::Mesh& mesh) {
+  const bool cuts_layers = mesh.size(layout::Axis::tensor) > 1;
+  if (!cuts_layers && mesh.size(layout::Axis::context) == 1) return;
   const auto refuse_with = [&](const std::string& with, const std::string& expected) {
-    refuse(fmt::format("a tensor axis does not combine with {} yet", with), mesh.text(), expected);
+    refuse(fmt::format("a {} axis does not combine with {} yet", cuts_layers ? "tensor" : "context",
+                       with),
+           mesh.text(), expected);
   };
   if (mesh.has_uneven_stages()) {
     refuse_with("stages of different numbers of replicas", "as many replicas of each stage");
@@ -124,10 +127,9 @@ void require_one_order(const layout::Schedule& passes) {
 void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) {
   require_one_order(passes);
   for (const auto axis : mesh.axes()) {
-    const bool is_run = axis == layout::Axis::pipeline || axis == layout::Axis::data ||
-                        axis == layout::Axis::tensor;
-    if (is_run || mesh.size(axis) == 1) continue;
-    refuse("a pipeline on another axis than pipeline, data and tensor", mesh.text(), "these three");
+    if (axis != layout::Axis::expert || mesh.size(axis) == 1) continue;
+    refuse("a pipeline on another axis than pipeline, data, tensor and context", mesh.text(),
+           "these four");
   }
   const int micro_batches = micro_batches_of(passes);
   for (int r = 0; mesh.has_uneven_stages() && r < mesh.size(layout::Axis::pipeline); ++r) {
@@ -143,7 +145,7 @@ void require_runnable(const layout::Schedule& passes, const layout::Mesh& mesh) 
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks) {
   if (is_asynchronous(options)) require_asynchronous(options, mesh);
-  require_tensor_axis_fits(options, mesh);
+  require_cuts_fit(options, mesh);
   auto passes = order_for(options, mesh, blocks);
   require_runnable(passes, mesh);
   return passes;

@@ -69,11 +69,10 @@ struct PipelineOptions {
 // messages; of a pipeline without flushes, those of as many micro-batches as show all messages that
 // are in flight at a time. Throws Error(usage) for a schedule that does not support these numbers
 // of ranks, micro-batches and blocks, that does not train, or whose stages take micro-batches in
-// different orders, since messages have no numbers; for an axis of the mesh beside pipeline, data
-// and tensor; for more replicas of a stage than micro-batches that they share; for weights of a
-// pipeline without flushes with another schedule than 1f1b or exchanges with shards; and for a
-// tensor axis with stages of different numbers of replicas, or weights of a pipeline without
-// flushes.
+// different orders, since messages have no numbers; for an expert axis of the mesh; for more
+// replicas of a stage than micro-batches that they share; for weights of a pipeline without flushes
+// with another schedule than 1f1b or exchanges with shards; and for a tensor or context axis with
+// stages of different numbers of replicas, or weights of a pipeline without flushes.
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks);
 

@@ -46,10 +46,11 @@ StageTensors::StageTensors(nn::Model& model, const StagesOfModel& stages,
   }
   if (options.values) draw_alike(*options.values, groups.world());
   if (axis_.size() > 1) {
-    tensor_ = std::make_unique<TensorParallel>(
-        model, axis_, options.split_table,
-        TensorOptions{
-            .sequence = options.sequence_parallel, .held = held, .values = options.values});
+    tensor_ = std::make_unique<TensorParallel>(model, axis_, options.split_table,
+                                               TensorOptions{.sequence = options.sequence_parallel,
+                                                             .held = held,
+                                                             .values = options.values,
+                                                             .trace = options.trace});
   }
   left_out_ = std::make_unique<LeftOut>(model, held, tensor_ ? nullptr : options.values);
 }
@@ -98,7 +99,7 @@ void StageTensors::make_whole() {
     std::vector<at::Tensor> contiguous;
     for (const auto& tensor : tensors) contiguous.push_back(tensor.contiguous());
     const int owner = place_.replicas(s).front();
-    const auto layer = place_.mesh().group(owner, {Axis::pipeline, Axis::data});
+    const auto layer = place_.mesh().group(owner, {Axis::pipeline, Axis::data, Axis::context});
     const auto root = std::ranges::find(layer, owner) - layer.begin();
     broadcast_packed(layer_, contiguous, static_cast<int>(root), "stages of the model");
     for (size_t i = 0; i < tensors.size(); ++i) {

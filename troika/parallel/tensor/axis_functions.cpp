@@ -7,16 +7,19 @@
 #include <numeric>
 #include <utility>
 
+#include "troika/base/trace.h"
 #include "troika/compat/autocast.h"
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/collective_node.h"
 
 namespace troika::parallel {
 
 namespace {
 
 using torch::autograd::variable_list;
-using OfTensor = std::function<at::Tensor(const at::Tensor&)>;
+
+constexpr const char* kTensorCollective = "a collective over the tensor axis";
 
 // The collectives themselves. They return new tensors.
 
@@ -89,32 +92,9 @@ at::Tensor part_of_tokens(const at::Tensor& x, const comm::Group& axis) {
   return x.chunk(axis.size(), kTokens)[static_cast<size_t>(axis.rank())].contiguous();
 }
 
-class AxisNode : public torch::autograd::Node {
- public:
-  explicit AxisNode(OfTensor backward) : backward_(std::move(backward)) {}
-
-  variable_list apply(variable_list&& gradients) override {
-    compat::refuse_create_graph("a collective over the tensor axis");
-    if (!gradients[0].defined()) return {at::Tensor()};
-    const at::AutoDispatchBelowADInplaceOrView no_graph;
-    return {backward_(gradients[0])};
-  }
-
- private:
-  const OfTensor backward_;
-};
-
 // Returns forward(x), whose gradient is backward(gradient).
-at::Tensor with_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor backward) {
-  at::Tensor result = [&] {
-    const at::AutoDispatchBelowADInplaceOrView no_graph;
-    return forward(x);
-  }();
-  if (!at::GradMode::is_enabled() || !x.requires_grad()) return result;
-  const auto node = compat::make_node<AxisNode>(std::move(backward));
-  node->set_next_edges(torch::autograd::collect_next_edges(x));
-  compat::set_history(result, node);
-  return result;
+at::Tensor with_axis_gradient(const at::Tensor& x, const OfTensor& forward, OfTensor backward) {
+  return with_gradient(x, forward, std::move(backward), kTensorCollective);
 }
 
 // The tokens of all ranks, of which each keeps its own.
@@ -164,6 +144,47 @@ class GatheredAgain : public nn::RemadeInput {
   at::Tensor all_;
 };
 
+// A sum between its start in the backward pass and the wait for it.
+struct SumInBackward {
+  Trace* trace;  // may be null
+  bool has_weights_beside = false;
+  std::optional<RunningSum> sum = {};
+  Clock::time_point start = {};
+
+  void begin(const std::function<RunningSum(const at::Tensor&)>& of, const at::Tensor& gradient) {
+    start = Clock::now();
+    sum = of(gradient);
+  }
+  at::Tensor finish() {
+    const auto wait = Clock::now();
+    const auto finished = *std::exchange(sum, {});
+    const at::Tensor& tensor = finished.finish();
+    if (trace) record(wait, finished);
+    return tensor.contiguous(tensor.suggest_memory_format());
+  }
+
+ private:
+  void record(Clock::time_point wait, const RunningSum& of) const {
+    const auto bytes = static_cast<int64_t>(of.tensor.nbytes());
+    const auto times = of.work.times();
+    if (!times) {  // the sum blocked the backward pass
+      trace->add({.track = "compute",
+                  .name = "gradient sum",
+                  .start = start,
+                  .end = Clock::now(),
+                  .bytes = bytes});
+      return;
+    }
+    trace->add({.track = "tensor axis",
+                .name = "gradient sum",
+                .start = start,
+                .end = times->end,
+                .bytes = bytes});
+    if (!has_weights_beside) return;
+    trace->add({.track = "compute", .name = "weight gradients", .start = start, .end = wait});
+  }
+};
+
 // Starts a sum in the backward pass. The node behind it waits for the sum. Nodes whose sequence
 // numbers are between theirs run in between.
 class SumStart : public torch::autograd::Node {
@@ -172,7 +193,7 @@ class SumStart : public torch::autograd::Node {
   using Remake = std::function<std::shared_ptr<nn::RemadeInput>()>;
 
   // `remake` returns the input of layers behind this node, or null; null: they keep it.
-  SumStart(Start start, std::shared_ptr<std::optional<RunningSum>> running, Remake remake,
+  SumStart(Start start, std::shared_ptr<SumInBackward> running, Remake remake,
            torch::autograd::edge_list&& edges)
       : Node(std::move(edges)),
         start_(std::move(start)),
@@ -181,36 +202,33 @@ class SumStart : public torch::autograd::Node {
 
   nn::LateWeights late_weights() {
     if (!input_ && remake_) input_ = remake_();
+    running_->has_weights_beside = true;
     return {sequence_nr() - 1, input_};
   }
 
   variable_list apply(variable_list&& gradients) override {
-    compat::refuse_create_graph("a collective over the tensor axis");
+    compat::refuse_create_graph(kTensorCollective);
     if (!gradients[0].defined()) return {at::Tensor()};
     const at::AutoDispatchBelowADInplaceOrView no_graph;
-    *running_ = start_(gradients[0]);
-    return {(*running_)->tensor};
+    running_->begin(start_, gradients[0]);
+    return {running_->sum->tensor};
   }
   void release_variables() override { input_.reset(); }
 
  private:
   const Start start_;
-  const std::shared_ptr<std::optional<RunningSum>> running_;
+  const std::shared_ptr<SumInBackward> running_;
   const Remake remake_;
   std::shared_ptr<nn::RemadeInput> input_;
 };
 
 // Returns forward(x), whose gradient is the sum that start(gradient) starts.
 at::Tensor with_running_sum(const at::Tensor& x, const OfTensor& forward, SumStart::Start start,
-                            SumStart::Remake remake) {
-  const auto running = std::make_shared<std::optional<RunningSum>>();
-  const at::Tensor entering = with_gradient(
+                            SumStart::Remake remake, Trace* trace) {
+  const auto running = std::make_shared<SumInBackward>(SumInBackward{trace});
+  const at::Tensor entering = with_axis_gradient(
       x, [](const at::Tensor& input) { return at::alias(input); },
-      [running](const at::Tensor&) {
-        const auto sum = std::exchange(*running, {});
-        const at::Tensor& tensor = sum->finish();
-        return tensor.contiguous(tensor.suggest_memory_format());
-      });
+      [running](const at::Tensor&) { return running->finish(); });
   at::Tensor result = [&] {
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     return forward(entering);
@@ -229,15 +247,15 @@ at::Tensor in_memory_order(const at::Tensor& x) {
   return x.dim() == 4 && !x.is_contiguous() ? x.permute({0, 2, 3, 1}) : x;
 }
 
-at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis) {
+at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis, Trace* trace) {
   return with_running_sum(
       x, [](const at::Tensor& input) { return at::alias(input); },
       [axis](const at::Tensor& gradient) { return summed(gradient, axis, /*async_op=*/true); },
-      /*remake=*/nullptr);
+      /*remake=*/nullptr, trace);
 }
 
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_axis_gradient(
       x, [&](const at::Tensor& input) { return summed(input, axis, /*async_op=*/false).tensor; },
       [](const at::Tensor& gradient) { return gradient; });
 }
@@ -246,7 +264,7 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
                           const comm::Group& axis) {
   const auto own = widths.begin() + axis.rank();
   const int64_t begin = std::accumulate(widths.begin(), own, int64_t{0});
-  return with_gradient(
+  return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
         return gather(input, input.dim() - 1, widths, axis, /*async_op=*/false).finish();
@@ -257,18 +275,18 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
 }
 
 at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_axis_gradient(
       x, [&](const at::Tensor& input) { return part_of_tokens(input, axis); },
       [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });
 }
 
-at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis) {
+at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis, Trace* trace) {
   return with_running_sum(
       x, [&](const at::Tensor& input) { return gathered_tokens(input, axis); },
       [axis](const at::Tensor& gradient) {
         return tokens_of_sum(gradient, axis, /*async_op=*/true);
       },
-      GatheredAgain::of(x, axis));
+      GatheredAgain::of(x, axis), trace);
 }
 
 std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x) {
@@ -278,7 +296,7 @@ std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x) {
 }
 
 at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis) {
-  return with_gradient(
+  return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
         return tokens_of_sum(input, axis, /*async_op=*/false).tensor.contiguous();

@@ -16,6 +16,10 @@
 #include "troika/comm/group.h"
 #include "troika/nn/hooked.h"
 
+namespace troika {
+class Trace;
+}
+
 namespace troika::parallel {
 
 // The dimension of tokens in activations, [batch, tokens, width].
@@ -26,8 +30,9 @@ at::Tensor in_memory_order(const at::Tensor& x);
 
 // f: returns `x`, the same on all ranks. Its gradient is the sum of the ranks' gradients. The
 // backward pass starts the sum, which the thread of the group computes, and waits for it in a node
-// of its own; so does that of gather_tokens().
-at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis);
+// of its own; so does that of gather_tokens(). `trace`, unless it is null, gets the span of the
+// sum, and that of the computation beside it (docs/timeline.md); must outlive the graph.
+at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis, Trace* trace = nullptr);
 // g: returns the sum of the ranks' tensors. Its gradient, the same on all ranks, passes unchanged.
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis);
 
@@ -40,7 +45,7 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
 // gradient is that of all parts.
 at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis);
 // Concatenates the ranks' tokens. The gradient is the sum of the ranks' gradients, cut again.
-at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis);
+at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis, Trace* trace = nullptr);
 // Where `x` was returned by copy_to_axis() or gather_tokens() and has a graph: how layers of this
 // input compute the gradients of their weights between the start of the sum that is the gradient of
 // `x` and the wait for it. With gather_tokens(), the layers keep nothing: the backward pass gathers

@@ -35,8 +35,8 @@ void hook_lookup(nn::Embedding& embedding, const comm::Group& axis) {
 }  // namespace
 
 AxisHooks::AxisHooks(nn::Model& model, comm::Group axis, const std::vector<RuledModule>& modules,
-                     bool sequence)
-    : model_(model), axis_(std::move(axis)), sequence_(sequence) {
+                     bool sequence, Trace* trace)
+    : model_(model), axis_(std::move(axis)), sequence_(sequence), trace_(trace) {
   for (const auto& of : modules) {
     const bool is_hooked = dynamic_cast<nn::Hooked*>(of.module.get()) != nullptr;
     // The functions of an adapted layer are those of its adapter, too.
@@ -50,8 +50,8 @@ void AxisHooks::add(const RuledModule& of, bool has_own_input) {
   auto* const module = of.module.get();
   auto* const hooked = dynamic_cast<nn::Hooked*>(module);
   auto* const dropout = dynamic_cast<nn::Dropout*>(module);
-  const auto enter = [axis = axis_, sequence = sequence_](const at::Tensor& x) {
-    return sequence ? gather_tokens(x, axis) : copy_to_axis(x, axis);
+  const auto enter = [axis = axis_, sequence = sequence_, trace = trace_](const at::Tensor& x) {
+    return sequence ? gather_tokens(x, axis, trace) : copy_to_axis(x, axis, trace);
   };
   const auto leave = [axis = axis_, sequence = sequence_](const at::Tensor& x) {
     return sequence ? sum_own_tokens(x, axis) : sum_over_axis(x, axis);

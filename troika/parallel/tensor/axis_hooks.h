@@ -12,6 +12,10 @@
 #include "troika/nn/model.h"
 #include "troika/parallel/tensor/parameter_cuts.h"
 
+namespace troika {
+class Trace;
+}
+
 namespace troika::parallel {
 
 // Sets the functions and parts (nn/hooked.h) of a model's layers for the lifetime of this object.
@@ -19,9 +23,10 @@ namespace troika::parallel {
 class AxisHooks {
  public:
   // `modules` are those of the model, whose parameters are cut by parameter_cuts(). With
-  // `sequence`, each rank has its tokens between layers (TensorOptions::sequence).
+  // `sequence`, each rank has its tokens between layers (TensorOptions::sequence). `trace`: see
+  // copy_to_axis().
   AxisHooks(nn::Model& model, comm::Group axis, const std::vector<RuledModule>& modules,
-            bool sequence);
+            bool sequence, Trace* trace = nullptr);
   ~AxisHooks() { remove(); }
   AxisHooks(const AxisHooks&) = delete;
   AxisHooks& operator=(const AxisHooks&) = delete;
@@ -40,6 +45,7 @@ class AxisHooks {
   nn::Model& model_;
   const comm::Group axis_;
   const bool sequence_;
+  Trace* const trace_;
   std::vector<RuledModule> hooked_;
   bool is_removed_ = false;
 };

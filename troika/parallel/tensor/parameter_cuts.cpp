@@ -321,7 +321,8 @@ int64_t cut_units(const RuledModule& of) {
   }
 }
 
-std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable& table) {
+std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable& table,
+                                       std::string_view axis) {
   std::vector<RuledModule> found;
   for (const auto& entry : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
     const auto& [name, module] = std::pair(entry.key(), entry.value());
@@ -330,7 +331,7 @@ std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable&
       if (!needs_rule(*module)) continue;
       throw Error(
           "parallel", ErrorKind::usage,
-          {.what = fmt::format("{} cannot be cut over the tensor axis", owner_of(model, name)),
+          {.what = fmt::format("{} cannot be cut over the {} axis", owner_of(model, name), axis),
            .got = fmt::format("no rule for {}", name),
            .expected = "a rule in the table for each module with parameters or dropout"});
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "troika/layout/box.h"
@@ -54,8 +55,10 @@ struct RuledModule {
 };
 
 // Returns the modules with their rules. Throws Error(usage) naming the block for a module that
-// needs a rule and has none, and for a module that the kind of its rule does not fit.
-std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable& table);
+// needs a rule and has none, and for a module that the kind of its rule does not fit. `axis` is the
+// name of the axis in errors.
+std::vector<RuledModule> ruled_modules(const nn::Model& model, const SplitTable& table,
+                                       std::string_view axis = "tensor");
 
 // Returns the cuts of all parameters, in the order of nn::named_parameters(). Throws Error(usage)
 // naming the module and both numbers if a dimension cannot be cut among the ranks.

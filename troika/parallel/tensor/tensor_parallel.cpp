@@ -8,10 +8,10 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/convolution.h"
-#include "troika/nn/linear.h"
 #include "troika/parallel/norm.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/tensor/axis_functions.h"
+#include "troika/parallel/tensor/token_blocks.h"
 #include "troika/parallel/tensor/vocabulary.h"
 
 namespace troika::parallel {
@@ -47,21 +47,6 @@ class AxisWrapper : public nn::BlockWrapper {
   const std::optional<size_t> embedding_;
 };
 
-// Returns the block that owns a module.
-size_t block_index(const nn::Model& model, const std::string& module) {
-  const auto& blocks = model.blocks();
-  const auto found =
-      std::ranges::find_if(blocks, [&](const nn::Block& block) { return nn::owns(block, module); });
-  return static_cast<size_t>(found - blocks.begin());
-}
-
-const RuledModule* find_embedding(const std::vector<RuledModule>& modules) {
-  const auto found = std::ranges::find_if(modules, [](const RuledModule& of) {
-    return of.rule.split == Split::vocabulary && dynamic_cast<nn::Embedding*>(of.module.get());
-  });
-  return found == modules.end() ? nullptr : &*found;
-}
-
 std::vector<RuledModule> checked_modules(const nn::Model& model, const SplitTable& table,
                                          const TensorOptions& options) {
   auto modules = ruled_modules(model, table);
@@ -73,7 +58,7 @@ std::vector<RuledModule> checked_modules(const nn::Model& model, const SplitTabl
                 {.what = "sequence parallelism cuts tokens, not images",
                  .got = fmt::format("a convolution, {}", of.name)});
   }
-  if (find_embedding(modules)) return modules;
+  if (embedding_block(model, modules)) return modules;
   throw Error("parallel", ErrorKind::usage,
               {.what = "sequence parallelism needs a model that embeds tokens",
                .got = "no nn::Embedding with a rule of kind Split::vocabulary"});
@@ -149,7 +134,7 @@ TensorParallel::TensorParallel(nn::Model& model, comm::Group group, const SplitT
     if (cut.copies == 1 || cut.copies == group_.size() || copies_.contains(cut.copies)) continue;
     copies_.emplace(cut.copies, *group_.split(group_.rank() / cut.copies));
   }
-  hooks_.emplace(model, group_, modules, options_.sequence);
+  hooks_.emplace(model, group_, modules, options_.sequence, options_.trace);
   add_wrapper(modules);
 }
 
@@ -203,7 +188,6 @@ std::map<std::string, at::Tensor> TensorParallel::make_shards(
 }
 
 void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
-  const auto* const embedding = find_embedding(modules);
   std::shared_ptr<const nn::SplitOutput> output;
   const auto matrix = std::ranges::find(modules, Split::vocabulary,
                                         [](const RuledModule& of) { return of.rule.split; });
@@ -211,13 +195,13 @@ void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
     const int64_t words = find_cut(matrix->name + ".weight").shape[0];
     output = std::make_shared<VocabularyOutput>(
         VocabularyShard{group_, words, vocabulary_rows(words, group_.rank(), group_.size())},
-        [axis = group_, sequence = options_.sequence](const at::Tensor& x) {
-          return sequence ? gather_tokens(x, axis) : copy_to_axis(x, axis);
+        [axis = group_, sequence = options_.sequence, trace = options_.trace](const at::Tensor& x) {
+          return sequence ? gather_tokens(x, axis, trace) : copy_to_axis(x, axis, trace);
         });
   }
   if (!output) return;
   std::optional<size_t> first;
-  if (options_.sequence) first = block_index(model_, embedding->name);
+  if (options_.sequence) first = embedding_block(model_, modules);
   wrapper_ =
       nn::WrapperGuard(model_, std::make_shared<AxisWrapper>(group_, std::move(output), first));
 }

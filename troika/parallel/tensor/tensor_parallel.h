@@ -31,6 +31,10 @@
 #include "troika/parallel/tensor/split_table.h"
 #include "troika/state/state_dict.h"
 
+namespace troika {
+class Trace;
+}
+
 namespace troika::parallel {
 
 struct TensorOptions {
@@ -46,6 +50,9 @@ struct TensorOptions {
   // shards of what it holds, and all tensors in `held`. All ranks must have the same state of the
   // generator. Must outlive the constructor. Null: the model has values.
   compat::DeferredInit* values = nullptr;
+  // Gets the sums of backward passes (docs/timeline.md), unless it is null; must outlive the object
+  // and the graphs of its passes.
+  Trace* trace = nullptr;
 };
 
 // Throws what TensorParallel's constructor throws before any communication.

@@ -166,7 +166,8 @@ at::Tensor mean_loss(const at::Tensor& hidden, const at::Tensor& matrix, const a
     const auto sums = at::promote_types(compute, at::kFloat);
     if (has_graph && hidden.requires_grad()) made.of_hidden = at::empty_like(left);
     if (has_graph && matrix.requires_grad()) made.of_matrix = at::zeros_like(right, sums);
-    const double count = targets.ne(asked.ignored).sum().item<double>();
+    const double count = asked.divisor ? static_cast<double>(*asked.divisor)
+                                       : targets.ne(asked.ignored).sum().item<double>();
     result = at::zeros({}, left.options().dtype(at::kDouble));
     LossOfRows loss(shard, right, asked.ignored, asked.terms);
     for_parts_of_rows(left.size(0), right.size(0), [&](int64_t begin, int64_t end) {

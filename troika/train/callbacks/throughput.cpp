@@ -72,10 +72,10 @@ void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
   constexpr std::array kPhases{"forward", "backward", "optimizer"};
   const auto& mesh = context.groups.mesh();
   const auto place = mesh.coordinates(context.group.rank());
-  // All ranks of a pipeline or of a tensor axis have the same samples.
-  const bool has_own_samples = place[layout::Axis::pipeline] == 0 &&
-                               place[layout::Axis::tensor] == 0 &&
-                               place[layout::Axis::data] < mesh.sample_shares();
+  // All ranks of a pipeline, a tensor or a context axis have the same samples.
+  const bool has_own_samples =
+      place[layout::Axis::pipeline] == 0 && place[layout::Axis::tensor] == 0 &&
+      place[layout::Axis::context] == 0 && place[layout::Axis::data] < mesh.sample_shares();
   const bool has_tokens = has_own_samples && batch.targets.defined() && batch.targets.dim() > 1;
   std::array<double, 4 + 2 * kPhases.size()> sums{
       counter_ ? static_cast<double>(counter_->flops()) : 0.0,

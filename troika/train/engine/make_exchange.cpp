@@ -142,11 +142,20 @@ std::unique_ptr<Exchange> make_stage_exchange(const layout::Plan& plan,
   return std::make_unique<parallel::Sharded>(part, group, options);
 }
 
+std::unique_ptr<parallel::ContextParallel> cut_samples(const layout::Plan& plan, Task& task,
+                                                       const comm::Group& axis) {
+  if (axis.size() == 1) return nullptr;
+  return std::make_unique<parallel::ContextParallel>(
+      dynamic_cast<nn::Model&>(task.module()), axis, task.split_table(),
+      parallel::ContextOptions{.method = layout::parse_context_method(plan.stages.context_method),
+                               .tensor_ranks = plan.mesh.size(layout::Axis::tensor)});
+}
+
 std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOptions& options,
                                         const OptimizerRecipe& recipe, Task& task,
                                         const comm::MeshGroups& groups, Trace* trace,
                                         compat::DeferredInit* values) {
-  const auto& group = groups.data();
+  const auto& group = groups.replicas();
   require_replicas(plan, task);
   TROIKA_CHECK(!plan.trains_replicas(), "a method of replicas together");
   TROIKA_CHECK(plan.exchange.method != ExchangeMethod::fault_tolerant, "a method of a quorum");
@@ -180,7 +189,8 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
     if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);
     return std::make_unique<parallel::TensorExchange>(
         dynamic_cast<nn::Model&>(task.module()), axis, task.split_table(),
-        parallel::TensorOptions{.sequence = plan.stages.sequence_parallel, .values = values},
+        parallel::TensorOptions{
+            .sequence = plan.stages.sequence_parallel, .values = values, .trace = trace},
         [&] { return std::make_unique<parallel::DataParallel>(task.module(), group, ddp); });
   }
   if (plan.averages_whole_gradients()) {

@@ -5,6 +5,7 @@
 
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/layout/plan.h"
+#include "troika/parallel/context/context_parallel.h"
 #include "troika/parallel/exchange.h"
 #include "troika/parallel/servers/replica_place.h"
 #include "troika/train/options/options.h"
@@ -28,12 +29,17 @@ std::unique_ptr<parallel::Exchange> make_stage_exchange(const layout::Plan& plan
                                                         torch::nn::Module& part,
                                                         const comm::Group& group, Trace* trace);
 
+// Cuts the samples of the task's model over the plan's context axis; null: it has one rank. The
+// model must outlive the object.
+std::unique_ptr<parallel::ContextParallel> cut_samples(const layout::Plan& plan, Task& task,
+                                                       const comm::Group& axis);
+
 // Makes the plan's exchange for the task's module, whose optimizer is the recipe's: along the data
-// axis and, if a tensor axis cuts the model, also along that one. Records gradient transfers in
-// `trace` unless it is null. `values`: see parallel::ShardedOptions, for ZeRO
-// stage 3, and parallel::TensorOptions, only. Throws Error(usage) if the numbers of the task's
-// replicas and the plan's threads differ, and for a precision, an optimizer or options that the
-// exchange does not support. Called by all ranks; blocks.
+// and context axes and, if a tensor axis cuts the model, also along that one. Records gradient
+// transfers in `trace` unless it is null. `values`: see parallel::ShardedOptions, for ZeRO stage 3,
+// and parallel::TensorOptions, only. Throws Error(usage) if the numbers of the task's replicas and
+// the plan's threads differ, and for a precision, an optimizer or options that the exchange does
+// not support. Called by all ranks; blocks.
 std::unique_ptr<parallel::Exchange> make_exchange(const layout::Plan& plan,
                                                   const TrainOptions& options,
                                                   const OptimizerRecipe& recipe, Task& task,

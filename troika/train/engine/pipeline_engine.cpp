@@ -117,6 +117,7 @@ PipelineEngine::PipelineEngine(const EngineSetup& setup)
     }
     return make_stage_exchange(plan, recipe_.optimizer.name, part, data, setup.trace);
   };
+  context_ = cut_samples(plan, task, setup.groups.along(layout::Axis::context));
   pipeline_ = std::make_unique<parallel::Pipeline>(model(), setup.groups, options);
   try {
     optimization_.emplace(placement_.precision, *pipeline_, recipe_,

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "troika/nn/block_wrapper.h"
+#include "troika/parallel/context/context_parallel.h"
 #include "troika/parallel/pipeline/pipeline.h"
 #include "troika/train/engine/engine.h"
 #include "troika/train/engine/engine_state.h"
@@ -73,6 +74,7 @@ class PipelineEngine : public Engine {
   const OptimizerRecipe recipe_;
   LearningRate learning_rate_;
   nn::WrapperGuard offloading_;
+  std::unique_ptr<parallel::ContextParallel> context_;  // null: no context axis
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::optional<Optimization> optimization_;
   std::optional<EngineState> state_;

@@ -11,6 +11,8 @@
 #include "troika/layout/plan_places.h"
 #include "troika/layout/recompute.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/context/context_parallel.h"
+#include "troika/parallel/context/context_table.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 #include "troika/train/options/options.h"
 #include "troika/train/options/resolve_plan.h"
@@ -48,9 +50,10 @@ bool computes_outputs(const layout::Plan& plan, int rank) {
     }
   }
   const auto place = plan.mesh.coordinates(rank);
-  // Sums of one stage are over the data axis, which each rank of a tensor axis has for itself.
+  // Sums of one stage are over the data axis, which each rank of the other axes has for itself.
   const bool has_own_sums = plan.mesh.size(Axis::pipeline) == 1;
-  return place[Axis::pipeline] == runner && (has_own_sums || place[Axis::tensor] == 0);
+  return place[Axis::pipeline] == runner &&
+         (has_own_sums || (place[Axis::tensor] == 0 && place[Axis::context] == 0));
 }
 
 const comm::Group& outputs_group(const comm::MeshGroups& groups) {
@@ -77,10 +80,10 @@ void require_same_blocks(const TrainOptions& options, const layout::Plan& plan, 
 }
 
 // All ranks throw the same error, before any communication.
-void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& plan,
-                              const Task& task) {
-  const int ranks = plan.mesh.size(Axis::tensor);
-  if (ranks == 1) return;
+void require_cuts_fit(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
+  const int ranks = plan.mesh.size(Axis::tensor), parts = plan.mesh.size(Axis::context);
+  if (ranks == 1 && parts == 1) return;
+  const std::string axis = ranks > 1 ? "a tensor axis" : "a context axis";
   const auto refuse = [&](const std::string& what, const std::string& got,
                           const std::string& expected) {
     throw Error("train", ErrorKind::usage,
@@ -90,16 +93,17 @@ void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& p
                  .expected = expected});
   };
   if (!task.has_blocks()) {
-    refuse("a tensor axis cuts the layers of a model of blocks", "a module without blocks",
-           "a task made of an nn::Model");
+    refuse(
+        axis + (ranks > 1 ? " cuts the layers of" : " cuts the samples of") + " a model of blocks",
+        "a module without blocks", "a task made of an nn::Model");
   }
   // Its states are for blocks of elements of whole parameters.
   if (options.optimizer.name == "adamw_8bit") {
-    refuse("a tensor axis does not combine with states of 8 bits yet", "optim.name adamw_8bit",
+    refuse(axis + " does not combine with states of 8 bits yet", "optim.name adamw_8bit",
            "another optimizer");
   }
   if (options.ema.enabled || options.swa.swa_lrs > 0) {
-    refuse("a tensor axis does not combine with averages of weights yet",
+    refuse(axis + " does not combine with averages of weights yet",
            options.ema.enabled ? "ema.enabled true" : "swa.swa_lrs above 0", "neither ema nor swa");
   }
   if (options.mesh.sequence_parallel && !plan.stages.sequence_parallel) {
@@ -111,12 +115,17 @@ void require_tensor_axis_fits(const TrainOptions& options, const layout::Plan& p
   const bool is_cut_by_time = is_pipeline(plan) && plan.stages.cut.empty() &&
                               options.trainer.plan.empty() && options.pipeline.cut_by == "time";
   if (is_cut_by_time || plan.schedule == layout::kAutomaticSchedule) {
-    refuse("a tensor axis does not combine with measured times of blocks yet",
+    refuse(axis + " does not combine with measured times of blocks yet",
            is_cut_by_time ? "pipeline.cut_by time" : "pipeline.schedule auto",
            is_cut_by_time ? "pipeline.cut_by parameters, flops or bytes" : "a schedule by name");
   }
-  parallel::require_splittable(task.blocks(), task.split_table(), ranks,
-                               {.sequence = plan.stages.sequence_parallel});
+  if (ranks > 1) {
+    parallel::require_splittable(task.blocks(), task.split_table(), ranks,
+                                 {.sequence = plan.stages.sequence_parallel});
+  }
+  if (parts == 1) return;
+  parallel::require_context(task.blocks(), task.split_table(), parts,
+                            layout::parse_context_method(plan.stages.context_method), ranks);
 }
 
 // Stages step at different times, so nothing may depend on the gradients of all of them.
@@ -155,17 +164,22 @@ void require_same_model(const TrainOptions& options, const layout::Plan& plan, c
 }
 
 void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::Dataset& dataset) {
-  const int ranks = plan.mesh.size(Axis::tensor);
-  if (!plan.stages.sequence_parallel || ranks == 1 || dataset.size() == 0) return;
-  const auto inputs = task.block_inputs(dataset.load(std::vector<int64_t>{0}, {}));
-  parallel::require_divisible_tokens(inputs.front(), ranks);
+  const int ranks = plan.mesh.size(Axis::tensor), parts = plan.mesh.size(Axis::context);
+  const bool cuts_between_layers = plan.stages.sequence_parallel && ranks > 1;
+  if ((!cuts_between_layers && parts == 1) || dataset.size() == 0) return;
+  auto inputs = task.block_inputs(dataset.load(std::vector<int64_t>{0}, {})).front();
+  if (parts > 1) {
+    parallel::require_divisible_context(inputs, parts);
+    inputs = inputs.narrow(1, 0, inputs.size(1) / parts);
+  }
+  if (cuts_between_layers) parallel::require_divisible_tokens(inputs, ranks);
 }
 
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
   require_same_model(options, plan, task);
   require_same_blocks(options, plan, task);
   if (!is_pipeline(plan)) {
-    require_tensor_axis_fits(options, plan, task);
+    require_cuts_fit(options, plan, task);
     return;
   }
   const auto refuse = [&](const std::string& got, const std::string& expected) {
@@ -179,7 +193,7 @@ void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, co
     refuse("trainer.sync_batchnorm on stages with different numbers of replicas",
            "as many replicas of each stage, or batch norms of micro-batches");
   }
-  require_tensor_axis_fits(options, plan, task);
+  require_cuts_fit(options, plan, task);
   if (plan.is_asynchronous()) require_asynchronous(options, plan);
   if (plan.schedule == layout::kAutomaticSchedule) return;  // is made for the model
   const auto& model = task.blocks();

@@ -35,14 +35,14 @@ void require_same_model(const TrainOptions& options, const layout::Plan& plan, c
 
 // Throws Error(usage) like require_same_model(), and if the plan's cut names other blocks than
 // those of the task's model, in one stage or in several, or if the plan is a pipeline whose
-// schedule or mesh does not fit the model, or has a tensor axis over which the model cannot be cut
-// (naming the block and both numbers), or if an option of the run cannot be combined with either.
-// Does not communicate.
+// schedule or mesh does not fit the model, or has a tensor or context axis over which the model
+// cannot be cut (naming the block and both numbers), or if an option of the run cannot be combined
+// with either. Does not communicate.
 void require_plan_fits(const TrainOptions& options, const layout::Plan& plan, const Task& task);
 
-// Throws Error(usage) if the plan has sequence parallelism and the tensor axis does not divide the
-// tokens of the data set's first sample, before any communication. Expects a plan and a task that
-// require_plan_fits() accepts.
+// Throws Error(usage) if the plan has a context axis, or sequence parallelism and a tensor axis,
+// that does not divide the tokens of the data set's first sample, before any communication. Expects
+// a plan and a task that require_plan_fits() accepts.
 void require_tokens_fit(const layout::Plan& plan, const Task& task, const data::Dataset& dataset);
 
 }  // namespace troika::train

@@ -120,6 +120,7 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
          .expected = "one that steps on the device",
          .hint = "sgd, adam, adamw and adagrad do, without offload.optimizer"});
   }
+  context_ = cut_samples(plan, task, setup.groups.along(layout::Axis::context));
   exchange_ =
       setup.quorum
           ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum, setup.trace)

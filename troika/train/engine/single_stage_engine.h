@@ -9,6 +9,7 @@
 #include "troika/layout/schedules/schedule.h"
 #include "troika/nn/block_wrapper.h"
 #include "troika/nn/keyed_draws.h"
+#include "troika/parallel/context/context_parallel.h"
 #include "troika/parallel/exchange.h"
 #include "troika/train/engine/engine.h"
 #include "troika/train/engine/engine_state.h"
@@ -24,8 +25,8 @@ class SingleStageEngine : public Engine {
   explicit SingleStageEngine(const EngineSetup& setup);
 
   StepResult step(MicroBatches& batches) override;
-  // A rank's gradients of an unfinished step would fit one tensor axis only.
-  bool leaves_steps() const override { return optimization_->cuts().is_empty(); }
+  // A rank's gradients of an unfinished step would fit one tensor or context axis only.
+  bool leaves_steps() const override { return optimization_->cuts().is_empty() && !context_; }
   void update_batch_norms(const data::Batch& batch) override {
     setup_.task.training_step(placement().place(batch));
   }
@@ -70,9 +71,10 @@ class SingleStageEngine : public Engine {
   WholeModelEvaluator evaluator_;
   const OptimizerRecipe recipe_;
   LearningRate learning_rate_;
-  std::optional<int64_t> recompute_budget_;            // set until recomputation is planned
-  std::shared_ptr<compat::SavedTensorHooks> offload_;  // for a module without blocks
-  nn::WrapperGuard offloading_;                        // for a model of blocks
+  std::optional<int64_t> recompute_budget_;             // set until recomputation is planned
+  std::shared_ptr<compat::SavedTensorHooks> offload_;   // for a module without blocks
+  nn::WrapperGuard offloading_;                         // for a model of blocks
+  std::unique_ptr<parallel::ContextParallel> context_;  // null: no context axis
   std::unique_ptr<parallel::Exchange> exchange_;
   std::optional<Optimization> optimization_;
   std::optional<EngineState> state_;

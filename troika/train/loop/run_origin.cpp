@@ -52,6 +52,7 @@ checkpoint::NamedTensors gradients_of(const checkpoint::CheckpointReader& saved,
   }
   auto at = plan.mesh.coordinates(rank);
   at[Axis::data] = 0;
+  at[Axis::context] = 0;  // its ranks leave no gradients
   std::map<std::string, at::Tensor> sums;
   for (at[Axis::pipeline] = 0; at[Axis::pipeline] < ranks_before; ++at[Axis::pipeline]) {
     const auto replicas = mesh.group(mesh.find(at).value_or(0), {Axis::data});

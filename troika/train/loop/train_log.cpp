@@ -159,8 +159,9 @@ void TrainLog::load_state(const checkpoint::CheckpointReader& saved) {
   if (context_.groups.data().rank() > 0) return;
   const auto mesh = saved.mesh();
   for (int rank = 0; rank < saved.ranks(); ++rank) {
-    // The ranks of a tensor axis have had the same samples.
-    if (mesh.coordinates(rank)[layout::Axis::tensor] > 0) continue;
+    // The ranks of a tensor or context axis have had the same samples.
+    const auto place = mesh.coordinates(rank);
+    if (place[layout::Axis::tensor] > 0 || place[layout::Axis::context] > 0) continue;
     log_.add_state(saved.of(rank).read(kLog));
   }
 }

@@ -27,14 +27,15 @@ namespace {
 plan::ExchangeShape shape_of(const layout::Plan& plan, int pipeline_rank,
                              const optim::OptimizerOptions& optimizer) {
   const bool is_zero = plan.exchange.zero_stage > 0;
-  return {
-      .stage = static_cast<int>(plan.exchange.zero_stage),
-      .ranks = is_zero ? static_cast<int>(plan.sharing_ranks()) : plan.mesh.replicas(pipeline_rank),
-      .bucket_bytes = plan.exchange.bucket_bytes,
-      .first_bucket_bytes = plan.exchange.first_bucket_bytes,
-      .reorders_buckets = !plan.exchange.find_unused_parameters,
-      .gathers_at_once = plan.exchange.zero_stage == 3,
-      .shard_multiple = is_zero ? optim::shard_multiple(optimizer.name) : 1};
+  return {.stage = static_cast<int>(plan.exchange.zero_stage),
+          .ranks = is_zero
+                       ? static_cast<int>(plan.sharing_ranks())
+                       : plan.mesh.replicas(pipeline_rank) * plan.mesh.size(layout::Axis::context),
+          .bucket_bytes = plan.exchange.bucket_bytes,
+          .first_bucket_bytes = plan.exchange.first_bucket_bytes,
+          .reorders_buckets = !plan.exchange.find_unused_parameters,
+          .gathers_at_once = plan.exchange.zero_stage == 3,
+          .shard_multiple = is_zero ? optim::shard_multiple(optimizer.name) : 1};
 }
 
 // The trained parameters of a stage, by index, in the order in which its backward pass makes their
@@ -166,6 +167,7 @@ std::vector<MemoryPrediction> MemoryPredictor::predict_pipeline(const MemoryChoi
   const PipelineShapes shapes(*model_, plan);
   const auto whole = whole_bytes();
   const auto cut = cut_layers(plan);
+  const auto samples = cut_samples(plan);
   const auto& stages = stages_of(choice, shapes);
   const Placement placement{
       .precision = precision,

@@ -61,14 +61,13 @@ double left_for_backward(const std::vector<PassPart>& parts) {
   return done->live;
 }
 
-bool has_tensor_axis(const layout::Plan& plan) {
-  return std::ranges::count(plan.mesh.axes(), Axis::tensor) > 0;
+bool has_cut_axis(const layout::Plan& plan) {
+  return std::ranges::any_of(
+      plan.mesh.axes(), [](Axis axis) { return axis == Axis::tensor || axis == Axis::context; });
 }
 
 bool has_other_axes(const layout::Mesh& mesh) {
-  if (mesh.has_uneven_stages()) return false;
-  return mesh.ranks() !=
-         mesh.size(Axis::data) * mesh.size(Axis::pipeline) * mesh.size(Axis::tensor);
+  return mesh.size(Axis::expert) > 1;
 }
 
 bool has_convolutions(const torch::nn::Module& module) {
@@ -143,7 +142,7 @@ MemoryChoice MemoryPredictor::configured(int ranks) const {
 std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
   // The name does not depend on the cluster.
   const auto own = resolve_plan(options_, layout::Cluster());
-  const bool is_cut = is_pipeline(own) || has_tensor_axis(own);
+  const bool is_cut = is_pipeline(own) || has_cut_axis(own);
   if (is_cut && choice.strategy != own.strategy) {
     return fmt::format("strategy {} with options that cut the model", choice.strategy);
   }
@@ -183,11 +182,10 @@ std::string MemoryPredictor::why_not(const MemoryChoice& choice) const {
       return "stages or a schedule that follow from times";
     }
     if (!model_) return "stages of a module without blocks";
-  } else if (plan.stages.cut.find('|') != std::string::npos ||
-             mesh.replicas(0) * mesh.size(Axis::tensor) != choice.ranks) {
+  } else if (plan.stages.cut.find('|') != std::string::npos || mesh.size(Axis::pipeline) > 1) {
     return "stages without a schedule";
   }
-  if (mesh.replicas(0) % plan.sharing_ranks() != 0) {
+  if (mesh.replicas(0) * mesh.size(Axis::context) % plan.sharing_ranks() != 0) {
     return fmt::format("zero.group_size {} of {} ranks", plan.sharing_ranks(), choice.ranks);
   }
   return {};
@@ -262,7 +260,7 @@ const PassMemory& MemoryPredictor::pass_of(const MemoryChoice& choice) {
   // Plans of policies without a budget are the same for all batches.
   const bool has_budget = layout::recompute_budget(choice.recompute).has_value();
   const std::tuple key(choice.precision, choice.recompute, has_budget ? batch_of(choice) : larger,
-                       plan(choice).mesh.size(Axis::tensor));
+                       plan(choice).mesh.text());
   if (const auto known = passes_.find(key); known != passes_.end()) return known->second;
   const auto precision = nn::parse_precision(choice.precision);
   nn::require_supported(precision, at::kCPU);
@@ -324,18 +322,20 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
   const auto plan = this->plan(choice);
   const auto whole = whole_bytes();
   const auto cut = cut_layers(plan);
+  const auto samples = cut_samples(plan);
   const auto parts = pass_of(choice).parts(batch_of(choice));
   const bool is_zero = plan.exchange.zero_stage > 0;
-  auto exchange = exchange_of(
-      module_,
-      {.stage = static_cast<int>(plan.exchange.zero_stage),
-       .ranks = is_zero ? static_cast<int>(plan.sharing_ranks()) : plan.mesh.size(Axis::data),
-       .bucket_bytes = plan.exchange.bucket_bytes,
-       .first_bucket_bytes = plan.exchange.first_bucket_bytes,
-       .reorders_buckets = !plan.exchange.find_unused_parameters,
-       .accumulates = plan.micro_batches > 1,
-       .shard_multiple = is_zero ? optim::shard_multiple(options_.optimizer.name) : 1},
-      order_of_gradients(parts));
+  auto exchange =
+      exchange_of(module_,
+                  {.stage = static_cast<int>(plan.exchange.zero_stage),
+                   .ranks = is_zero ? static_cast<int>(plan.sharing_ranks())
+                                    : plan.mesh.size(Axis::data) * plan.mesh.size(Axis::context),
+                   .bucket_bytes = plan.exchange.bucket_bytes,
+                   .first_bucket_bytes = plan.exchange.first_bucket_bytes,
+                   .reorders_buckets = !plan.exchange.find_unused_parameters,
+                   .accumulates = plan.micro_batches > 1,
+                   .shard_multiple = is_zero ? optim::shard_multiple(options_.optimizer.name) : 1},
+                  order_of_gradients(parts));
   MemoryParts steady;
   steady.optimizer =
       optimizer_bytes(precision, exchange.stepped()) + average_bytes(precision, exchange.stepped());

@@ -13,6 +13,7 @@
 #include "troika/data/dataset.h"
 #include "troika/layout/plan.h"
 #include "troika/nn/model.h"
+#include "troika/parallel/context/context_parallel.h"
 #include "troika/plan/memory/memory_parts.h"
 #include "troika/train/memory/cut_layers.h"
 #include "troika/train/memory/pass_memory.h"
@@ -125,13 +126,15 @@ class MemoryPredictor {
 
   // tensor_prediction.cpp
   WholeBytes whole_bytes() const;
-  // Why a plan with a tensor axis cannot be run; empty if it can, or has none.
+  // Why a plan with a tensor or context axis cannot be run; empty if it can, or has neither.
   std::string why_not_cut(const layout::Plan& plan, int ranks) const;
   // Cuts the model as the plan's tensor axis does.
   CutLayers cut_layers(const layout::Plan& plan);
+  // Cuts the samples as the plan's context axis does, for its first rank; null: it has none.
+  std::unique_ptr<parallel::ContextParallel> cut_samples(const layout::Plan& plan);
   layout::RecomputePlan recompute_of(const MemoryChoice& choice,
                                      const nn::NumericPrecision& precision) const;
-  // Expects the model as cut_layers() leaves it for the choice's plan.
+  // Expects the model as cut_layers() and cut_samples() leave it for the choice's plan.
   const PassMemory& pass_of(const MemoryChoice& choice);
   MemoryPrediction predict_one_stage(const MemoryChoice& choice);
   // pipeline_prediction.cpp
@@ -156,9 +159,8 @@ class MemoryPredictor {
   const bool is_made_whole_;  // whole before a strategy may shard it
   const nn::Model* model_;    // the module, if it has blocks; otherwise null
   std::vector<Spared> spared_;
-  // Keyed by precision, recompute, as far as passes depend on it batch, and ranks of the tensor
-  // axis.
-  std::map<std::tuple<std::string, std::string, int64_t, int>, PassMemory> passes_;
+  // Keyed by precision, recompute, as far as passes depend on it batch, and mesh.
+  std::map<std::tuple<std::string, std::string, int64_t, std::string>, PassMemory> passes_;
   // The latest result of stages_of(), and its strategy, precision, recompute, ranks and batch.
   std::pair<std::tuple<std::string, std::string, std::string, int, int64_t>,
             std::vector<StageMemory>>

@@ -92,8 +92,9 @@ void add_trainer(config::Table& table, TrainOptions::Trainer& trainer) {
       "trainer.strategy", &trainer.strategy,
       "how the run is distributed over devices; pipeline is followed by the pipeline "
       "schedules, whose names are strategies, too (docs/pipelines.md); tp: layers are cut over "
-      "ranks; 3d: the layers of a pipeline are (docs/tensor-parallelism.md); auto and the names "
-      "after it are Lightning's names for other strategies",
+      "ranks; 3d: the layers of a pipeline are (docs/tensor-parallelism.md); cp: samples are cut "
+      "by tokens (docs/context-parallelism.md); auto and the names after it are Lightning's names "
+      "for other strategies",
       one_of(strategy_names()));
   table.add("trainer.plan", &trainer.plan,
             "text of a plan, which replaces strategy and all other options that a plan sets; "

@@ -73,6 +73,35 @@ bool has_axis(const layout::Mesh& mesh, Axis axis) {
   return std::ranges::count(mesh.axes(), axis) > 0;
 }
 
+// Returns the ranks that mesh.context leaves; `ranks` and the result are 0 if unknown.
+int ranks_beside_context(const TrainOptions& options, int ranks) {
+  const int64_t context = std::max<int64_t>(1, options.mesh.context);
+  if (context > 1 && !options.mesh.axes.empty()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "mesh.axes and mesh.context both give the mesh",
+                 .got = fmt::format("mesh.axes {}, mesh.context {}", options.mesh.axes, context),
+                 .expected = "mesh.axes alone, or no mesh.axes"});
+  }
+  if (ranks % context != 0) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "mesh.context does not fit the ranks of this run",
+                 .got = fmt::format("{} on {} rank{}", context, ranks, ranks == 1 ? "" : "s"),
+                 .expected = fmt::format("a multiple of {} ranks", context)});
+  }
+  return static_cast<int>(ranks / context);
+}
+
+// Adds a context axis of mesh.context ranks outside of the tensor axis.
+layout::Mesh with_context(const TrainOptions& options, const layout::Mesh& mesh) {
+  if (options.mesh.context <= 1) return mesh;
+  std::string text;
+  for (const auto axis : mesh.axes()) {
+    if (axis == Axis::tensor) text += fmt::format("context={} ", options.mesh.context);
+    text += fmt::format("{}={} ", name(axis), mesh.size(axis));
+  }
+  return layout::Mesh::parse(text);
+}
+
 }  // namespace
 
 layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks) {
@@ -80,9 +109,21 @@ layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks) {
                  /*is_outermost=*/true);
 }
 
-layout::Mesh tensor_mesh(const TrainOptions& options, int ranks) {
+layout::Mesh context_mesh(const TrainOptions& options, int ranks) {
   auto mesh =
-      mesh_of(options, {name(Axis::tensor), options.mesh.tensor}, ranks, /*is_outermost=*/false);
+      mesh_of(options, {name(Axis::context), options.mesh.context}, ranks, /*is_outermost=*/false);
+  if (mesh.size(Axis::pipeline) == 1 && mesh.size(Axis::tensor) == 1) return mesh;
+  throw Error("train", ErrorKind::usage,
+              {.what = "context parallelism alone cuts neither the model nor its layers",
+               .got = "mesh.axes " + mesh.text(),
+               .expected = "the axes data and context",
+               .hint = "set trainer.strategy to 3d"});
+}
+
+layout::Mesh tensor_mesh(const TrainOptions& options, int ranks) {
+  const int others = ranks_beside_context(options, ranks);
+  auto mesh = with_context(options, mesh_of(options, {name(Axis::tensor), options.mesh.tensor},
+                                            others, /*is_outermost=*/false));
   if (mesh.size(Axis::pipeline) == 1) return mesh;
   throw Error("train", ErrorKind::usage,
               {.what = "tensor parallelism alone does not cut the model into stages",
@@ -91,7 +132,8 @@ layout::Mesh tensor_mesh(const TrainOptions& options, int ranks) {
                .hint = "set trainer.strategy to 3d"});
 }
 
-layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks) {
+layout::Mesh three_axes_mesh(const TrainOptions& options, int all_ranks) {
+  const int ranks = ranks_beside_context(options, all_ranks);
   const auto& mesh = options.mesh;
   const auto got = fmt::format("mesh.pipeline {}, mesh.data {}, mesh.tensor {} on {} rank{}",
                                mesh.pipeline, mesh.data, mesh.tensor, ranks, ranks == 1 ? "" : "s");
@@ -125,18 +167,18 @@ layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks) {
            "sizes whose product is the number of ranks, or -1 for one of them");
   }
   if (rest != sizes.end()) *rest = std::max<int64_t>(1, ranks / product);
-  return layout::Mesh::parse(
-      fmt::format("pipeline={} data={} tensor={}", sizes[0], sizes[1], sizes[2]));
+  return with_context(options, layout::Mesh::parse(fmt::format("pipeline={} data={} tensor={}",
+                                                               sizes[0], sizes[1], sizes[2])));
 }
 
 layout::Mesh replicas_mesh(const TrainOptions& options, int ranks) {
   const auto mesh = three_axes_mesh(options, ranks);
-  if (mesh.has_uneven_stages() || options.zero.stage > 0) {
+  if (mesh.has_uneven_stages() || mesh.size(Axis::context) > 1 || options.zero.stage > 0) {
     throw Error("train", ErrorKind::usage,
                 {.what = "replicas that train by themselves",
                  .got = options.zero.stage > 0 ? fmt::format("zero.stage {}", options.zero.stage)
                                                : "mesh.axes " + mesh.text(),
-                 .expected = "no ZeRO, and as many ranks of each stage"});
+                 .expected = "no ZeRO, no context axis, and as many ranks of each stage"});
   }
   return layout::Mesh::parse(fmt::format("data={} pipeline={} tensor={}", mesh.size(Axis::data),
                                          mesh.size(Axis::pipeline), mesh.size(Axis::tensor)));
@@ -146,7 +188,8 @@ namespace {
 
 void refuse_ignored_pipeline_options(const layout::Plan& plan, const TrainOptions& options,
                                      const char* strategy) {
-  const bool has_tensor_axis = has_axis(plan.mesh, Axis::tensor);
+  const bool has_tensor_axis =
+      has_axis(plan.mesh, Axis::tensor) || has_axis(plan.mesh, Axis::context);
   const auto refuse = [&](const char* does_not, std::string got, std::string expected) {
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("strategy {} does not {}", strategy, does_not),
@@ -229,29 +272,54 @@ void refuse_ignored_tensor_options(const layout::Plan& plan, const TrainOptions&
   if (options.mesh.sequence_parallel) refuse("mesh.sequence_parallel", "true", "false");
 }
 
+void refuse_ignored_context_options(const layout::Plan& plan, const TrainOptions& options,
+                                    const char* strategy) {
+  if (plan.mesh.size(Axis::context) > 1) return;
+  const auto refuse = [&](const char* option, std::string got, std::string expected) {
+    throw Error("train", ErrorKind::usage,
+                {.what = fmt::format("strategy {} does not cut samples, so it takes no {}",
+                                     strategy, option),
+                 .got = std::move(got),
+                 .expected = std::move(expected),
+                 .hint = "set mesh.context above 1 and trainer.strategy to cp, tp or 3d"});
+  };
+  if (options.mesh.context > 1) {
+    refuse("mesh.context", std::to_string(options.mesh.context), "-1 or 1");
+  }
+  const std::string usual = layout::ModelStages().context_method;
+  // With one rank, all methods are the same.
+  const bool may_cut = has_axis(plan.mesh, Axis::context);
+  if (options.mesh.context_method != usual && !may_cut) {
+    refuse("mesh.context_method", options.mesh.context_method, usual);
+  }
+}
+
 }  // namespace
 
 void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& options,
                                  const char* strategy) {
   refuse_ignored_pipeline_options(plan, options, strategy);
   refuse_ignored_tensor_options(plan, options, strategy);
+  refuse_ignored_context_options(plan, options, strategy);
 }
 
 void require_runnable_axes(const layout::Plan& plan, const layout::PlanPlaces& places) {
   for (const auto axis : plan.mesh.axes()) {
-    const bool is_run = axis == Axis::data || axis == Axis::pipeline || axis == Axis::tensor;
+    const bool is_run = axis != Axis::expert;
     if (is_run || plan.mesh.size(axis) == 1) continue;
     throw Error("train", ErrorKind::usage,
                 {.what = fmt::format("the {} axis of a plan cannot be run yet", layout::name(axis)),
                  .got = "mesh.axes " + plan.mesh.text() + places.of("mesh.axes"),
-                 .expected = "the axes pipeline, data and tensor alone"});
+                 .expected = "the axes pipeline, data, tensor and context alone"});
   }
-  if (plan.mesh.size(Axis::tensor) == 1) return;
+  const bool cuts_layers = plan.mesh.size(Axis::tensor) > 1;
+  if (!cuts_layers && plan.mesh.size(Axis::context) == 1) return;
   const auto refuse = [&](const char* with, const std::string& key, const std::string& got,
                           std::string expected) {
     throw Error(
         "train", ErrorKind::usage,
-        {.what = fmt::format("a tensor axis does not combine with {} yet", with),
+        {.what = fmt::format("a {} axis does not combine with {} yet",
+                             cuts_layers ? "tensor" : "context", with),
          .got = fmt::format("{}{} with mesh.axes {}", got, places.of(key), plan.mesh.text()),
          .expected = std::move(expected)});
   };

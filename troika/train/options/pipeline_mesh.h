@@ -16,9 +16,14 @@ layout::Mesh pipeline_mesh(const TrainOptions& options, int ranks);
 
 // The same from mesh.tensor and mesh.data, for a mesh whose innermost axis is the tensor axis, so
 // that neighbouring ranks, which are on one machine if possible, compute layers together.
+// With mesh.context, a context axis lies around the tensor axis.
 layout::Mesh tensor_mesh(const TrainOptions& options, int ranks);
 
-// The same from mesh.pipeline, mesh.data and mesh.tensor, for a mesh with these axes in this order.
+// The same from mesh.context and mesh.data, for a mesh whose innermost axis is the context axis.
+layout::Mesh context_mesh(const TrainOptions& options, int ranks);
+
+// The same from mesh.pipeline, mesh.data, mesh.context and mesh.tensor, for a mesh with these axes
+// in this order. Without mesh.context, there is no context axis.
 // One of them of size -1 has the ranks that the others leave. If several are -1, the data axis must
 // be one of them: it has these ranks, and the other axes have one.
 layout::Mesh three_axes_mesh(const TrainOptions& options, int ranks);
@@ -33,9 +38,9 @@ layout::Mesh replicas_mesh(const TrainOptions& options, int ranks);
 void refuse_ignored_mesh_options(const layout::Plan& plan, const TrainOptions& options,
                                  const char* strategy);
 
-// Throws Error(usage) if the plan's mesh has an axis that cannot be run, or a tensor axis beside
-// something that it does not combine with, such as stages of different numbers of replicas; the
-// error names it, and its place in the text of the plan.
+// Throws Error(usage) if the plan's mesh has an axis that cannot be run, or a tensor or context
+// axis beside something that it does not combine with, such as stages of different numbers of
+// replicas; the error names it, and its place in the text of the plan.
 void require_runnable_axes(const layout::Plan& plan, const layout::PlanPlaces& places);
 
 // Throws Error(usage) if the plan of a pipeline has local steps, parameter servers, compressed

@@ -142,16 +142,18 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
-// One rank has all tokens.
-bool cuts_tokens(const Plan& plan, const TrainOptions& options) {
-  return options.mesh.sequence_parallel && plan.mesh.size(Axis::tensor) > 1;
+// The only rank of an axis has all tokens.
+void set_mesh(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
+  plan.mesh = std::move(mesh);
+  plan.stages.sequence_parallel =
+      options.mesh.sequence_parallel && plan.mesh.size(Axis::tensor) > 1;
+  if (plan.mesh.size(Axis::context) > 1) plan.stages.context_method = options.mesh.context_method;
 }
 
 // The loader's batches are the micro-batches, as in gradient accumulation. Expects the schedule of
 // a pipeline without flushes; its default is their least number.
 void cut_model(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
-  plan.mesh = std::move(mesh);
-  plan.stages.sequence_parallel = cuts_tokens(plan, options);
+  set_mesh(plan, options, std::move(mesh));
   plan.chunks = options.pipeline.chunks;
   plan.stages.cut = options.pipeline.cut;
   if (options.zero.stage > 0) shard(plan, options, options.zero.stage);
@@ -197,14 +199,11 @@ void cut_model_and_layers(Plan& plan, const TrainOptions& options, const Cluster
   plan.schedule = options.pipeline.schedule;
 }
 
-void cut_layers(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
-  auto mesh = tensor_mesh(options, cluster.ranks());
-  if (options.zero.stage == 0) {
-    plan.mesh = std::move(mesh);
-    plan.stages.sequence_parallel = cuts_tokens(plan, options);
-    return;
-  }
-  // ZeRO beside a tensor axis is that of a pipeline, here of a single stage.
+template <layout::Mesh (*mesh_of)(const TrainOptions& options, int ranks)>
+void cut_one_stage(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
+  auto mesh = mesh_of(options, cluster.ranks());
+  if (options.zero.stage == 0) return set_mesh(plan, options, std::move(mesh));
+  // ZeRO beside a tensor or context axis is that of a pipeline, here of a single stage.
   const int64_t micro_batches = plan.micro_batches;
   cut_model(plan, options, std::move(mesh));
   if (options.pipeline.micro_batches == 0) plan.micro_batches = micro_batches;
@@ -259,7 +258,8 @@ constexpr std::array kStrategies{
     Strategy{"dualpipe-v", "dualpipe-v", pipeline},
     Strategy{"pipedream", "pipedream", pipedream<StageWeights::stashed>},
     Strategy{"pipedream_2bw", "pipedream_2bw", pipedream<StageWeights::double_buffered>},
-    Strategy{"tp", "tp", cut_layers},
+    Strategy{"tp", "tp", cut_one_stage<tensor_mesh>},
+    Strategy{"cp", "cp", cut_one_stage<context_mesh>},
     Strategy{"3d", "3d", cut_model_and_layers},
     Strategy{"pipedream_flush", "1f1b", pipeline},
     Strategy{"auto", "ddp", all_reduce},

@@ -1,0 +1,113 @@
+// A rank of a ring is killed, hangs or throws: every other rank gets an error in time, which names
+// that rank.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "tests/comm/fault_job.h"
+#include "tests/comm/fault_news.h"
+#include "troika/base/error.h"
+#include "troika/cluster/discovery/environment.h"
+#include "troika/comm/world/world.h"
+#include "troika/compat/torch.h"
+#include "troika/parallel/context/ring_attention.h"
+
+namespace troika::parallel {
+namespace {
+
+using comm::FaultPlan;
+using comm::FaultReports;
+
+constexpr int kRanks = 4;
+
+void attend(const comm::Group& ring, const std::function<void()>& in_backward) {
+  const auto heads = [] { return at::ones({2, 8, 2, 4}).set_requires_grad(true); };
+  const auto mixed = ring_attention({heads(), heads(), heads()}, 0, std::nullopt, ring);
+  mixed.register_hook([&](const at::Tensor& gradient) {
+    in_backward();
+    return gradient;
+  });
+  mixed.sum().backward();
+}
+
+// The victim misbehaves in the second of two passes, before its messages of the forward or of the
+// backward pass. Reports how this rank's second pass ended.
+int run_rank(const FaultPlan& plan) {
+  const int rank = cluster::discover().rank;
+  const FaultReports reports(plan.folder, rank);
+  const bool is_victim = rank == plan.victim;
+  const auto fault_in = [&](const std::string& when) {
+    if (!is_victim || plan.when != when) return;
+    if (plan.fault == "throw") throw std::runtime_error("the loss is a moose");
+    comm::misbehave(plan, reports);
+  };
+  Stopwatch watch;
+  int kind = 0;
+  std::string what = "done";
+  try {
+    const auto timeout = Milliseconds(plan.fault == "delay" ? 1500 : 60'000);
+    const auto world =
+        comm::world({.backend = plan.backend,
+                     .group = {.timeout = timeout, .flight_record = plan.folder / "record"}});
+    attend(world, [] {});
+    world.barrier();
+    watch.restart();
+    fault_in("forward");
+    attend(world, [&] { fault_in("backward"); });
+  } catch (const Error& error) {
+    kind = static_cast<int>(error.kind());
+    what = error.what();
+  } catch (const std::exception& error) {
+    kind = -1;
+    what = error.what();
+  }
+  reports.tell(watch.seconds() * 1000, kind, Clock::now(), what);
+  return kind == 0 ? 0 : 1;
+}
+
+class ContextFaults : public testing::TestWithParam<const char*> {
+ protected:
+  static void expect_named(const std::string& fault, const std::string& when, int victim,
+                           ErrorKind kind, const std::string& why) {
+    SCOPED_TRACE(fmt::format("{} of rank {} in {}", fault, victim, when));
+    comm::FaultJob job(GetParam(), fault, when, victim, kRanks, 1, run_rank);
+    std::set<int> survivors;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank != victim) survivors.insert(rank);
+    }
+    const auto told = job.hear(survivors);
+    job.permit();
+    ASSERT_EQ(told.size(), survivors.size()) << "a survivor hangs, or ended without a word";
+    for (const auto& [rank, words] : told) {
+      EXPECT_EQ(words.kind, static_cast<int>(kind)) << words.what;
+      EXPECT_THAT(words.what, testing::ContainsRegex(fmt::format("rank {} {}", victim, why)))
+          << "on rank " << rank;
+      EXPECT_LT(words.milliseconds,
+                kind == ErrorKind::timeout ? comm::kAfterTimeout : comm::kAtOnce);
+    }
+  }
+};
+
+TEST_P(ContextFaults, AKilledRankIsNamedAtOnce) {
+  expect_named("kill", "forward", 2, ErrorKind::peer, "is gone");
+  expect_named("kill", "backward", 0, ErrorKind::peer, "is gone");
+}
+
+TEST_P(ContextFaults, ARankThatHangsIsNamedAtTheDeadline) {
+  const bool is_shm = GetParam() == std::string("shm");
+  expect_named("delay", is_shm ? "forward" : "backward", is_shm ? 0 : 1, ErrorKind::timeout,
+               "(has not|waits for no message)");
+}
+
+TEST_P(ContextFaults, ARankThatThrowsIsNamedAtOnce) {
+  expect_named("throw", "forward", 0, ErrorKind::peer, "is gone: its program failed");
+  expect_named("throw", "backward", 3, ErrorKind::peer, "is gone: its program failed");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ContextFaults, testing::Values("shm", "tcp"));
+
+}  // namespace
+}  // namespace troika::parallel

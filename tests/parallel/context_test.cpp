@@ -1,0 +1,339 @@
+// Models cut by tokens over a context axis, compared with one process.
+#include "troika/parallel/context/context_parallel.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/parallel/tensor_courses.h"
+#include "tests/support/errors.h"
+#include "troika/comm/world/mesh_groups.h"
+#include "troika/nn/attention.h"
+#include "troika/nn/token_part.h"
+#include "troika/parallel/context/context_table.h"
+#include "troika/parallel/context/head_attention.h"
+#include "troika/parallel/context/ring_attention.h"
+#include "troika/parallel/context/sample_parts.h"
+#include "troika/parallel/data_parallel.h"
+
+namespace troika::parallel::tensor_test {
+namespace {
+
+using layout::Axis;
+using layout::ContextMethod;
+
+constexpr auto kMethods = {ContextMethod::ring, ContextMethod::all_to_all};
+
+// Makes gradients their mean over the ranks of a group.
+void average(const nn::Model& model, const comm::Group& group) {
+  for (const auto& parameter : model.parameters()) {
+    if (!parameter.requires_grad()) continue;
+    group.all_reduce(parameter.grad(), comm::ReduceOp::sum);
+    parameter.grad().div_(group.size());
+  }
+}
+
+// Compares courses on meshes of a context and a tensor axis with that of one process.
+void expect_one_process_on(const Case& of, const std::vector<std::string>& meshes,
+                           ContextMethod method) {
+  torch::manual_seed(1);
+  const auto alone = make(of.model);
+  const auto expected = train(*alone, of, nullptr);
+  for (const auto& mesh : meshes) {
+    SCOPED_TRACE(of.model.name + " on " + mesh);
+    const auto ranks = layout::Mesh::parse(mesh).ranks();
+    std::vector<std::shared_ptr<nn::Model>> models;
+    for (int rank = 0; rank < ranks; ++rank) {
+      torch::manual_seed(1);
+      models.push_back(make(of.model));
+    }
+    comm::local::run(ranks, [&](const comm::Group& world) {
+      const comm::MeshGroups groups(world, layout::Mesh::parse(mesh));
+      auto& model = *models[static_cast<size_t>(world.rank())];
+      const auto recomputed =
+          nn::recompute(model, nn::recompute_plan(of.recompute, model.blocks().size()));
+      const auto& axis = groups.along(Axis::tensor);
+      const auto table = split_table(of.model);
+      std::optional<TensorParallel> tensor;
+      if (axis.size() > 1) {
+        tensor.emplace(model, axis, table, TensorOptions{.sequence = of.sequence});
+      }
+      const auto& context = groups.along(Axis::context);
+      const ContextParallel cut(model, context, table,
+                                {.method = method, .tensor_ranks = axis.size()});
+      expect_equal(train(model, of, tensor ? &*tensor : nullptr, [&] { average(model, context); }),
+                   expected);
+    });
+  }
+}
+
+const std::vector<std::string> kContexts{"context=2", "context=4"};
+
+TEST(ContextParallel, OfGptEqualsOneProcess) {
+  for (const auto method : kMethods) {
+    for (const double dropout : {0.0, 0.3}) {
+      expect_one_process_on({.model = language("gpt", dropout, true)},
+                            {"context=1", "context=2", "context=4"}, method);
+    }
+  }
+}
+
+TEST(ContextParallel, OfLlamaEqualsOneProcess) {
+  for (const auto method : kMethods) {
+    for (const int64_t kv_heads : {4, 2, 1}) {
+      expect_one_process_on({.model = language("llama", 0, kv_heads == 2, kv_heads)}, kContexts,
+                            method);
+    }
+  }
+}
+
+TEST(ContextParallel, RecomputesBlocksSmoothsLabelsAndAddsZLoss) {
+  for (const auto method : kMethods) {
+    expect_one_process_on({.model = language("gpt", 0.3, false),
+                           .recompute = "full",
+                           .steps = 4,
+                           .terms = {0.2, 1e-2}},
+                          {"context=2"}, method);
+  }
+}
+
+// The dropout of adapters is cut by tokens and, in a row layer, by columns.
+TEST(ContextParallel, WithATensorAxisEqualsOneProcess) {
+  for (const auto method : kMethods) {
+    for (const bool sequence : {false, true}) {
+      auto gpt = language("gpt", 0.3, true);
+      gpt.lora = {.rank = 3, .alpha = 6, .dropout = 0.3};
+      const auto llama = language("llama", 0, true, 1);
+      for (const auto& model : {gpt, llama}) {
+        expect_one_process_on({.model = model, .sequence = sequence, .steps = 5},
+                              {"context=2 tensor=2"}, method);
+      }
+    }
+  }
+}
+
+// There are two replicas, and two ranks compute the samples of each together.
+TEST(ContextParallel, OfReplicasEqualsOneProcess) {
+  const auto options = language("llama", 0, true, 2);
+  const auto train_rows = [&](nn::Model& model, Exchange& exchange, int64_t begin, int64_t end) {
+    const auto optimizer = optim::make_optimizer(exchange.parameters(), {.name = "adamw"});
+    for (int64_t step = 0; step < 5; ++step) {
+      const auto text = (at::arange(4 * (kLength + 1), at::kLong) * 7 + step * 5) % kWords;
+      const auto rows = text.view({4, kLength + 1}).slice(0, begin, end);
+      loss_of(model, {rows.slice(1, 0, kLength), rows.slice(1, 1)}).backward();
+      exchange.finish_backward();
+      exchange.step(*optimizer);
+      model.zero_grad();
+    }
+  };
+  std::vector<std::shared_ptr<nn::Model>> models;
+  for (int i = 0; i < 5; ++i) {
+    torch::manual_seed(6);
+    models.push_back(make(options));
+  }
+  DataParallel alone(*models[4], comm::local::alone());
+  train_rows(*models[4], alone, 0, 4);
+  comm::local::run(4, [&](const comm::Group& world) {
+    const comm::MeshGroups groups(world, layout::Mesh::parse("data=2 context=2"));
+    EXPECT_EQ(groups.replicas().size(), 4);
+    auto& model = *models[static_cast<size_t>(world.rank())];
+    const ContextParallel cut(model, groups.along(Axis::context), split_table(options));
+    DataParallel replicas(model, groups.replicas());
+    const int replica = groups.data().rank();
+    train_rows(model, replicas, 2 * replica, 2 * replica + 2);
+    for (const auto& [name, parameter] : nn::named_parameters(*models[4])) {
+      expect_near(named(model, name), parameter, name);
+    }
+  });
+}
+
+// Rank 0 has the first and the last quarter of the tokens, rank 1 the others.
+TEST(ContextParallel, ARankMayHaveIgnoredTargetsOnly) {
+  const auto options = language("gpt", 0, true);
+  auto batch = batch_of(options, 0);
+  batch.targets.slice(1, 2, 6).fill_(-100);
+  torch::manual_seed(1);
+  const auto alone = make(options);
+  const auto expected = loss_of(*alone, batch);
+  expected.backward();
+  comm::local::run(2, [&](const comm::Group& group) {
+    const auto model = [&] {
+      static std::mutex mutex;
+      const std::lock_guard lock(mutex);
+      torch::manual_seed(1);
+      return make(options);
+    }();
+    const ContextParallel cut(*model, group, split_table(options));
+    for (const bool through_logits : {false, true}) {
+      const auto loss = loss_of(*model, batch, through_logits);
+      expect_near(loss.detach(), expected.detach(), "loss");
+      loss.backward();
+      average(*model, group);
+      for (const auto& [name, parameter] : nn::named_parameters(*alone)) {
+        expect_near(named(*model, name).grad(), parameter.grad(), name);
+      }
+      model->zero_grad();
+    }
+  });
+}
+
+struct Heads {
+  nn::AttentionHeads heads;
+  at::Tensor of_result;
+};
+
+Heads some_heads(int64_t heads, int64_t kv_heads, at::ScalarType type) {
+  const auto wave = [&](int64_t count, double phase) {
+    const layout::Dims shape{2, 16, count, 6};
+    const auto numbers = at::arange(c10::multiply_integers(shape), at::kDouble);
+    return at::sin(numbers * 0.73 + phase).view(shape).to(type);
+  };
+  return {{wave(heads, 0), wave(kv_heads, 1), wave(kv_heads, 2)}, wave(heads, 3).flatten(2)};
+}
+
+std::vector<at::Tensor> gradients_of(const nn::AttentionHeads& of,
+                                     const std::function<at::Tensor()>& attend,
+                                     const at::Tensor& of_result) {
+  auto result = attend();
+  result.backward(of_result);
+  return {result.detach(), of.queries.grad(), of.keys.grad(), of.values.grad()};
+}
+
+void track(nn::AttentionHeads& heads) {
+  for (auto* const x : {&heads.queries, &heads.keys, &heads.values}) {
+    *x = x->detach().clone().set_requires_grad(true);
+  }
+}
+
+// The result, and the gradients of queries, keys and values, which are the attention's inputs.
+TEST(ContextAttention, EqualsThatOfOneProcess) {
+  for (const auto& [type, tolerance] :
+       {std::pair(at::kDouble, 1e-10), {at::kFloat, 1e-5}, {at::kBFloat16, 0.05}}) {
+    for (const double dropout : {0.0, 0.4}) {
+      auto [whole, of_result] = some_heads(4, 2, type);
+      track(whole);
+      const nn::SampleKeys keys{3, {5, 8}};
+      const auto expected = [&] {
+        const nn::KeyedDraws draws(keys);
+        return gradients_of(
+            whole,
+            [&] {
+              return nn::causal_attention(whole, dropout, nn::Attention::eager, std::nullopt);
+            },
+            of_result);
+      }();
+      comm::local::run(4, [&](const comm::Group& axis) {
+        const nn::TokenPart part{axis.rank(), axis.size()};
+        for (const auto method : kMethods) {
+          nn::AttentionHeads own{own_part(whole.queries.detach(), part),
+                                 own_part(whole.keys.detach(), part),
+                                 own_part(whole.values.detach(), part)};
+          track(own);
+          const nn::KeyedDraws draws(keys);
+          const nn::TokenPartGuard positions(part);
+          const auto found = gradients_of(
+              own,
+              [&] {
+                return method == ContextMethod::ring
+                           ? ring_attention(own, dropout, std::nullopt, axis)
+                           : head_attention(own, dropout, nn::Attention::eager, std::nullopt, axis);
+              },
+              own_part(of_result, part));
+          for (size_t i = 0; i < found.size(); ++i) {
+            EXPECT_EQ(found[i].scalar_type(), type);
+            EXPECT_TRUE(found[i].allclose(own_part(expected[i], part), tolerance, tolerance))
+                << type << " dropout " << dropout << " tensor " << i << " of rank " << axis.rank();
+          }
+        }
+      });
+    }
+  }
+}
+
+// With c ranks, b samples of s tokens and h elements of keys, a layer's ring sends what
+// ring_attention.h says. Its all-to-alls send 4 tensors of (c - 1) / c^2 b s h elements in each
+// pass.
+TEST(ContextParallel, SendsTheBytesOfTheFormulas) {
+  const auto options = language("llama", 0, true, 4);
+  for (const int ranks : {2, 4}) {
+    comm::local::run(ranks, [&](const comm::Group& group) {
+      const auto bytes_with = [&](int64_t layers, ContextMethod method) {
+        auto of = options;
+        of.layers = layers;
+        const auto model = make(of);
+        const ContextParallel cut(*model, group, split_table(of), {.method = method});
+        const auto before = group.counters();
+        loss_of(*model, batch_of(of, 0)).backward();
+        const auto after = group.counters();
+        return static_cast<double>(after.bytes - before.bytes + after.bytes_of_messages -
+                                   before.bytes_of_messages);
+      };
+      const auto of_a_layer = [&](ContextMethod method) {
+        return bytes_with(3, method) - bytes_with(2, method);
+      };
+      const double keys = kBatch * kLength * 16 * sizeof(double), c = ranks;
+      EXPECT_EQ(of_a_layer(ContextMethod::ring), 2 * (c - 1) / c * keys * 2 + 2 * keys);
+      EXPECT_EQ(of_a_layer(ContextMethod::all_to_all), 2 * 4 * (c - 1) / (c * c) * keys);
+    });
+  }
+}
+
+TEST(ContextParallel, RefusesModelsWithoutTokens) {
+  const auto refused = [](const nn::ModelOptions& options, const std::string& got,
+                          const std::string& expected) {
+    EXPECT_ERROR(
+        require_context(*nn::make_model(options), split_table(options), 2, ContextMethod::ring),
+        ErrorKind::usage,
+        "[parallel] the model cannot be cut by tokens over a context axis; got " + got +
+            ", expected " + expected);
+  };
+  refused(mlp(1, 0), "block layers.0, and no nn::Embedding of tokens",
+          "a language model, as gpt or llama");
+  refused(images("resnet20", 8), "module conv1", "linear layers, embeddings and norms");
+  const auto options = language("gpt", 0, true);
+  EXPECT_ERROR(require_context(*nn::make_model(options), {}, 2, ContextMethod::ring),
+               ErrorKind::usage,
+               "[parallel] block embed cannot be cut over the context axis; got no rule for "
+               "transformer.wte, expected a rule in the table for each module with parameters or "
+               "dropout");
+}
+
+TEST(ContextParallel, RefusesWhatDoesNotDivide) {
+  const auto gpt = language("gpt", 0, true);
+  const auto model = nn::make_model(gpt);
+  const auto require = [&](int ranks, int tensor_ranks) {
+    require_context(*model, split_table(gpt), ranks, ContextMethod::all_to_all, tensor_ranks);
+  };
+  require(4, 1);
+  require(2, 2);
+  EXPECT_ERROR(require(3, 1), ErrorKind::usage,
+               "[parallel] transformer.h.0.attn.c_attn cannot be cut by heads over the context "
+               "axis; got 4 heads, 3 ranks, expected a multiple of 3 heads (method ring takes any "
+               "number of heads)");
+  EXPECT_ERROR(require(4, 2), ErrorKind::usage,
+               "[parallel] transformer.h.0.attn.c_attn cannot be cut by heads over the context "
+               "axis; got 2 heads, 4 ranks, expected a multiple of 4 heads (method ring takes any "
+               "number of heads)");
+  EXPECT_ERROR(require_divisible_heads("attention", 12, 6, 4), ErrorKind::usage,
+               "[parallel] attention cannot be cut by heads over the context axis; got 6 heads of "
+               "keys and values, 4 ranks, expected a multiple or a divisor of 4 (method ring takes "
+               "any number of heads)");
+  EXPECT_ERROR(require_divisible_context(at::zeros({1, 10}, at::kLong), 2), ErrorKind::usage,
+               "[parallel] the tokens cannot be cut over the context axis; got 10 tokens, 2 ranks, "
+               "expected a multiple of 4 tokens, two chunks for each rank (change data.context or "
+               "mesh.context)");
+}
+
+TEST(ContextParallel, RefusesSecondDerivatives) {
+  comm::local::run(2, [](const comm::Group& axis) {
+    auto own = some_heads(2, 2, at::kDouble).heads;
+    track(own);
+    const auto y = ring_attention(own, 0, std::nullopt, axis).square().sum();
+    EXPECT_ERROR(torch::autograd::grad({y}, {own.queries}, {}, true, /*create_graph=*/true),
+                 ErrorKind::usage,
+                 "[compat] ring attention may be differentiated once; got a backward pass with "
+                 "create_graph, expected one without (make the model of LibTorch's operators for "
+                 "gradients of gradients)");
+  });
+}
+
+}  // namespace
+}  // namespace troika::parallel::tensor_test

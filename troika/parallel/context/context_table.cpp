@@ -1,0 +1,81 @@
+#include "troika/parallel/context/context_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "troika/base/error.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/attention.h"
+#include "troika/nn/dense.h"
+#include "troika/nn/linear.h"
+#include "troika/nn/rms_norm.h"
+#include "troika/parallel/context/head_attention.h"
+#include "troika/parallel/tensor/parameter_cuts.h"
+#include "troika/parallel/tensor/token_blocks.h"
+
+namespace troika::parallel {
+
+namespace {
+
+[[noreturn]] void refuse_model(std::string got, std::string expected) {
+  throw Error("parallel", ErrorKind::usage,
+              {.what = "the model cannot be cut by tokens over a context axis",
+               .got = std::move(got),
+               .expected = std::move(expected)});
+}
+
+template <typename... Modules>
+bool is_one_of(const torch::nn::Module& module) {
+  return (dynamic_cast<const Modules*>(&module) || ...);
+}
+
+bool computes_tokens_alone(const torch::nn::Module& module) {
+  return module.parameters(/*recurse=*/false).empty() ||
+         is_one_of<nn::Linear, nn::Conv1D, nn::Embedding, nn::RmsNorm, torch::nn::LinearImpl,
+                   torch::nn::EmbeddingImpl, torch::nn::LayerNormImpl>(module);
+}
+
+void require_heads(const std::vector<RuledModule>& modules, int ranks, int tensor_ranks) {
+  for (const auto& of : modules) {
+    const auto& rule = of.rule;
+    if (rule.split != Split::column || rule.units == 0) continue;
+    const int64_t units = std::max<int64_t>(1, rule.units / tensor_ranks);
+    if (rule.shares_units) {
+      require_divisible_heads(of.name, ranks, units, ranks);
+    } else {
+      require_divisible_heads(of.name, units, units, ranks);
+    }
+  }
+}
+
+}  // namespace
+
+size_t require_context(const nn::Model& model, const SplitTable& table, int ranks,
+                       layout::ContextMethod method, int tensor_ranks) {
+  const auto modules = ruled_modules(model, table, "context");
+  for (const auto& of : modules) {
+    if (computes_tokens_alone(*of.module)) continue;
+    refuse_model(fmt::format("module {}", of.name), "linear layers, embeddings and norms");
+  }
+  const auto embedding = embedding_block(model, modules);
+  const bool attends = std::ranges::any_of(
+      model.modules(/*include_self=*/false),
+      [](const auto& of) { return dynamic_cast<const nn::AttentionModule*>(of.get()) != nullptr; });
+  if (!embedding || !attends) {
+    refuse_model(fmt::format("block {}, and no {}", model.blocks().front().name,
+                             embedding ? "nn::AttentionModule" : "nn::Embedding of tokens"),
+                 "a language model, as gpt or llama");
+  }
+  if (model.input_names().size() != 1 || !model.has_output_layer()) {
+    refuse_model(
+        fmt::format("block {}, of {} inputs {} output layer", model.blocks().back().name,
+                    model.input_names().size(), model.has_output_layer() ? "with an" : "without"),
+        "one input, and a last block with an nn::OutputLayer");
+  }
+  if (method == layout::ContextMethod::all_to_all) require_heads(modules, ranks, tensor_ranks);
+  return *embedding;
+}
+
+}  // namespace troika::parallel
