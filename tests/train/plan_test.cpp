@@ -58,7 +58,8 @@ TEST(ResolvePlan, NamesMeanPlans) {
            {"downpour", "downpour", ExchangeMethod::downpour, 0, false},
            {"sandblaster", "sandblaster", ExchangeMethod::sandblaster, 0, false},
            {"byteps", "byteps", ExchangeMethod::summation, 0, false},
-           {"ft_ddp", "ft_ddp", ExchangeMethod::fault_tolerant, 0, false}}) {
+           {"ft_ddp", "ft_ddp", ExchangeMethod::fault_tolerant, 0, false},
+           {"swarm", "swarm", ExchangeMethod::collaborative, 0, false}}) {
     const auto plan = resolve_plan(with_strategy(meaning.name), Cluster::uniform(2, 3));
     EXPECT_EQ(plan.strategy, meaning.ours) << meaning.name;
     EXPECT_EQ(plan.mesh, layout::Mesh(Axis::data, 6)) << meaning.name;

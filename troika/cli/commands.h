@@ -55,6 +55,7 @@ Entry add_profile(CLI::App& app);
 Entry add_simulate(CLI::App& app);
 Entry add_report(CLI::App& app);
 Entry add_server(CLI::App& app);
+Entry add_swarm(CLI::App& app);
 Entry add_export(CLI::App& app);
 Entry add_import(CLI::App& app);
 Entry add_version(CLI::App& app);

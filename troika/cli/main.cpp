@@ -110,16 +110,27 @@ int run(int argc, char** argv) {
       troika::cli::add_plan(app),         troika::cli::add_profile(app),
       troika::cli::add_simulate(app),     troika::cli::add_slurm(app, rest),
       troika::cli::add_version(app),      troika::cli::add_completion(app),
-      troika::cli::add_server(app)};
+      troika::cli::add_server(app),       troika::cli::add_swarm(app)};
   // The words after PROGRAM belong to it, so they must not change.
   const bool starts_program =
       argc > 1 && (argv[1] == std::string_view("launch") || argv[1] == std::string_view("slurm"));
   auto words = starts_program ? std::vector<std::string>(argv + 1, argv + argc)
                               : with_values_joined(argc, argv);
   require_known_command(words, &app);
-  const bool is_configured = !words.empty() && !words[0].starts_with('-') &&
-                             troika::cli::takes_configuration(*app.get_subcommand(words[0]));
-  if (check_only && is_configured) words.insert(words.begin() + 1, "--print-config");
+  // The words that name the command, which may be one within another.
+  const CLI::App* command = &app;
+  size_t depth = 0;
+  while (depth < words.size()) {
+    const auto inner =
+        command->get_subcommands([&](const auto* one) { return one->get_name() == words[depth]; });
+    if (inner.empty()) break;
+    command = inner.front();
+    ++depth;
+  }
+  const bool is_configured = troika::cli::takes_configuration(*command);
+  if (check_only && is_configured) {
+    words.insert(words.begin() + static_cast<std::ptrdiff_t>(depth), "--print-config");
+  }
   std::reverse(words.begin(), words.end());  // CLI11 expects them in reverse
   try {
     app.parse(std::move(words));
@@ -130,7 +141,7 @@ int run(int argc, char** argv) {
   if (check_only && !is_configured) return 0;
   for (const auto& entry : entries) {
     if (!entry.app->parsed()) continue;
-    if (troika::cli::takes_configuration(*entry.app)) require_known_options(*entry.app);
+    if (is_configured) require_known_options(*command);
     return entry.run();
   }
   return 0;

@@ -11,6 +11,7 @@
 #include "troika/cli/elastic_batch.h"
 #include "troika/cli/plan_file.h"
 #include "troika/cli/session.h"
+#include "troika/cli/training.h"
 #include "troika/cluster/discovery/environment.h"
 #include "troika/cluster/ranks/stop_signals.h"
 #include "troika/cluster/slurm/commands.h"
@@ -21,6 +22,7 @@
 #include "troika/train/profile/automatic_plan.h"
 #include "troika/train/profile/plan_report.h"
 #include "troika/train/run/quorum_run.h"
+#include "troika/train/run/swarm_run.h"
 #include "troika/train/task/replicated_task.h"
 #include "troika/train/trainer.h"
 #include "troika/train/tuning/tuning.h"
@@ -42,7 +44,8 @@ train::AutomaticPlan take_found_plan(train::TrainOptions& options, const data::D
   return found;
 }
 
-// `find`: with --plan auto.
+}  // namespace
+
 int train_here(train::TrainOptions options, const cluster::Environment& environment,
                const std::optional<AutomaticArguments>& find) {
   check_memory(options);
@@ -50,7 +53,9 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto signals = std::make_shared<const cluster::StopSignals>(cluster::slurm::may_requeue(),
                                                                     /*has_state=*/false);
   const auto quorum = train::make_quorum_run(options, environment);
-  const auto group = join(options, environment, /*is_alone=*/quorum != nullptr);
+  const auto swarm = train::make_swarm_member(options, environment);
+  if (swarm) train::take_swarm_options(options);
+  const auto group = join(options, environment, /*is_alone=*/quorum || swarm);
   auto folder = quorum
                     ? quorum->claim(options)
                     : train::RunFolder::claim(options, group, /*goes_on_when_started_again=*/true);
@@ -68,6 +73,7 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto task = train::make_task_to_fit(options);
   train::Trainer trainer(options, group, std::move(folder));
   trainer.take_part(quorum);
+  trainer.take_part(swarm);
   trainer.expect_memory(memory);
   trainer.stop_on_signals(signals);
   signals->begin_saving();
@@ -75,8 +81,6 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   if (automatic && group.rank() == 0) log::info("{}", compare(*automatic, summary));
   return trainer.exit_code();
 }
-
-}  // namespace
 
 Entry add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "train the model of a configuration file");

@@ -22,7 +22,7 @@ namespace troika::layout {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ExchangeMethod>, 8> kMethods{
+constexpr std::array<std::pair<const char*, ExchangeMethod>, 9> kMethods{
     {{"all_reduce", ExchangeMethod::all_reduce},
      {"summation", ExchangeMethod::summation},
      {"zero", ExchangeMethod::zero},
@@ -30,7 +30,8 @@ constexpr std::array<std::pair<const char*, ExchangeMethod>, 8> kMethods{
      {"servers", ExchangeMethod::servers},
      {"downpour_sgd", ExchangeMethod::downpour},
      {"sandblaster_lbfgs", ExchangeMethod::sandblaster},
-     {"quorum", ExchangeMethod::fault_tolerant}}};
+     {"quorum", ExchangeMethod::fault_tolerant},
+     {"collaborative", ExchangeMethod::collaborative}}};
 
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
@@ -68,7 +69,8 @@ void add_exchange(config::Table& table, Written& written) {
       "local_steps: parameters are averaged every few steps; "
       "servers: parameter servers step the parameters; downpour_sgd: the same, by replicas that "
       "do not wait for each other; sandblaster_lbfgs: L-BFGS with vectors on servers; quorum: as "
-      "all_reduce, by replicas that may be lost",
+      "all_reduce, by replicas that may be lost; collaborative: the same, by peers that come "
+      "and go",
       config::one_of(method_names()));
   table.add("exchange.bucket_bytes", &exchange.bucket_bytes,
             "size of a bucket of gradients, in bytes", config::at_least(int64_t{0}));

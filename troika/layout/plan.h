@@ -39,7 +39,8 @@ enum class ExchangeMethod {
   servers,      // parameter servers step the parameters with the ranks' gradients; ranks pull them
   downpour,     // as servers, by replicas that never wait for each other between cuts
   sandblaster,  // servers keep the vectors of L-BFGS, whose gradients replicas compute in portions
-  fault_tolerant  // as all_reduce, by replicas that are in runs of their own and may be lost
+  fault_tolerant,  // as all_reduce, by replicas that are in runs of their own and may be lost
+  collaborative  // as all_reduce, by the peers of a swarm, whose steps have as many samples as come
 };
 
 // For ExchangeMethod::servers, downpour and sandblaster (docs/parameter-server.md).

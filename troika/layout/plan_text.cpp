@@ -79,6 +79,8 @@ std::string exchange_text(const Plan& plan) {
     }
     case ExchangeMethod::fault_tolerant:
       return "each step averages the gradients of the replicas that are there";
+    case ExchangeMethod::collaborative:
+      return "each step averages the gradients of the peers of a swarm that are there";
     case ExchangeMethod::local_steps:
       break;
   }

@@ -18,13 +18,10 @@ constexpr Milliseconds kRestTime{100};
 
 }  // namespace
 
-Gate::Gate(Poller& poller, const Secret& secret, const std::string& endpoint,
+Gate::Gate(Poller& poller, const Secret& secret, const std::vector<std::string>& endpoints,
            std::vector<Descriptor> listeners, GateLimits limits, std::function<void(Arrival)> admit)
-    : poller_(poller),
-      handshake_(secret, listener_name(endpoint)),
-      listeners_(std::move(listeners)),
-      limits_(limits),
-      admit_(std::move(admit)) {
+    : poller_(poller), listeners_(std::move(listeners)), limits_(limits), admit_(std::move(admit)) {
+  for (const auto& name : endpoints) handshakes_.emplace_back(secret, listener_name(name));
   set_listening(true);
 }
 
@@ -153,7 +150,10 @@ bool Gate::take_first_message(Newcomer& newcomer) {
   if (!may_begin(newcomer.bytes, kClientMagic)) return false;
   if (newcomer.bytes.size() < kHandshakeSize) return true;
   // Refuses a message followed by more bytes: a client sends its hello only after our answer.
-  const auto answer = handshake_.answer(newcomer.bytes);
+  std::optional<ServerHandshake::Answer> answer;
+  for (auto& handshake : handshakes_) {
+    if ((answer = handshake.answer(newcomer.bytes))) break;
+  }
   if (!answer) {
     ++unwelcome_.unproven;
     return false;

@@ -42,7 +42,8 @@ struct Arrival {
 // Only one thread at a time may use it. `poller` must outlive it.
 class Gate {
  public:
-  Gate(Poller& poller, const Secret& secret, const std::string& endpoint,
+  // `endpoints`: the names under which connections may be made.
+  Gate(Poller& poller, const Secret& secret, const std::vector<std::string>& endpoints,
        std::vector<Descriptor> listeners, GateLimits limits, std::function<void(Arrival)> admit);
   ~Gate();
   Gate(const Gate&) = delete;
@@ -79,7 +80,7 @@ class Gate {
   void drop(Place place);
 
   Poller& poller_;
-  ServerHandshake handshake_;
+  std::vector<ServerHandshake> handshakes_;  // by name
   std::vector<Descriptor> listeners_;
   const GateLimits limits_;
   const std::function<void(Arrival)> admit_;

@@ -49,9 +49,12 @@ TcpEndpoint::TcpEndpoint(TcpOptions options, std::vector<Descriptor> listeners)
           "an endpoint has no such number of streams", fmt::format("{}", options_.streams),
           fmt::format("1 to {}", kMostStreams));
   open_listeners(listeners);
-  gate_ = std::make_unique<Gate>(reactor_.poller(), options_.secret, name(), std::move(listeners),
+  std::vector<std::string> names{name()};
+  if (!options_.alias.empty()) names.push_back(options_.alias);
+  gate_ = std::make_unique<Gate>(reactor_.poller(), options_.secret, names, std::move(listeners),
                                  options_.limits,
                                  [this](Arrival arrival) { admit(std::move(arrival)); });
+  gate_->accept_while(options_.accepts);
   reactor_.start({[this] { return gate_->deadline(); }, [this] { gate_->expire(); }});
 }
 

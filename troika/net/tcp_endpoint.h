@@ -43,6 +43,10 @@ struct TcpOptions {
   // messages, one message or 32 MiB of messages for handlers, and about 1 MiB per socket.
   size_t most_peers = 4096;
   GateLimits limits = {};
+  // Another name, under which others may connect that do not know `name` yet; empty: none.
+  std::string alias = {};
+  // See accept_while(); empty: connections are accepted from the start.
+  std::function<bool()> accepts = {};
 };
 
 // Reports the loss of a peer within milliseconds if its process ends or closes the connection, and

@@ -197,6 +197,54 @@ void add_options(config::Table& table, FtDdpSection& options) {
             above_to(0.0, kWeekSeconds));
 }
 
+void add_options(config::Table& table, SwarmSection& options) {
+  table.add("swarm.run", &options.run,
+            "swarm: name of the collaborative run, the same on all its peers");
+  table.add("swarm.peers", &options.peers,
+            "swarm: HOST:PORT of peers to connect to; one suffices, because peers tell each other "
+            "about the rest; empty: others connect to this peer");
+  table.add("swarm.listen", &options.listen,
+            "swarm: HOST:PORT at which this peer listens, HOST a numeric address of this machine "
+            "or 0.0.0.0, PORT 0 for any free port");
+  table.add("swarm.announce", &options.announce,
+            "swarm: HOST:PORT at which others reach this peer, if it is not that of swarm.listen");
+  table.add("swarm.mode", &options.mode,
+            "swarm: client: a peer that others cannot connect to; it contributes, but reduces "
+            "nothing",
+            one_of({"node", "client"}));
+  table.add("swarm.min_peers", &options.min_peers,
+            "swarm: number of peers, this one included, for which it waits before its first step, "
+            "for comm.join_timeout_seconds at most",
+            count_from(1));
+  table.add("swarm.aggregation", &options.aggregation,
+            "swarm: how reducers combine gradients; centred_clip: so that few lying peers cannot "
+            "move the result far; the same on all peers",
+            one_of({"mean", "centred_clip"}));
+  table.add("swarm.bandwidth_megabits", &options.bandwidth_megabits,
+            "swarm: bandwidth of this peer's link in Mbit/s, each way, which decides how much of "
+            "the gradient it reduces; 0: not known; all peers should tell it, or none",
+            config::at_least(0.0));
+  table.add("swarm.identity", &options.identity,
+            "swarm: file (mode 0600) of the secret key of this peer, which is made if it does not "
+            "exist; empty: a new key at each start");
+  table.add("swarm.authority", &options.authority,
+            "swarm: KEY@HOST:PORT of the authority whose tokens all peers must have, as troika "
+            "swarm authority prints it; empty: all that hold the run's secret take part");
+  table.add("swarm.discovery_seconds", &options.discovery_seconds,
+            "swarm: how long a peer looks for others before its first step",
+            config::between(0.0, kWeekSeconds));
+  table.add("swarm.matchmaking_seconds", &options.matchmaking_seconds,
+            "swarm: how long a group waits for peers at most; measured times make it shorter",
+            above_to(0.0, kWeekSeconds));
+  table.add("swarm.averaging_seconds", &options.averaging_seconds,
+            "swarm: a peer that finds no group for this time makes the step alone",
+            above_to(0.0, kWeekSeconds));
+  table.add("swarm.sender_timeout_seconds", &options.sender_timeout_seconds,
+            "swarm: a peer that is silent for this time during an average is left out of it; "
+            "measured times make it shorter",
+            above_to(0.0, kWeekSeconds));
+}
+
 void add_options(config::Table& table, MeshOptions& options) {
   table.add(
       "mesh.axes", &options.axes,

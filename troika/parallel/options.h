@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "troika/base/config_fwd.h"
 #include "troika/comm/codec/codec.h"
@@ -114,6 +115,24 @@ struct FtDdpSection {
   double heartbeat_timeout_seconds = 5;
 };
 
+// Section [swarm], of strategy swarm (docs/swarm.md).
+struct SwarmSection {
+  std::string run = "swarm";            // the same on all peers
+  std::vector<std::string> peers = {};  // HOST:PORT
+  std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: any free one
+  std::string announce = {};            // HOST:PORT at which others reach it; empty: `listen`
+  std::string mode = "node";            // or client
+  int64_t min_peers = 1;                // at the start
+  std::string aggregation = "mean";     // or centred_clip
+  double bandwidth_megabits = 0;        // per second, each way; 0: not told
+  std::string identity = {};            // a file; empty: a new identity each time
+  std::string authority = {};           // KEY@HOST:PORT; empty: all that hold the secret
+  double discovery_seconds = 3;
+  double matchmaking_seconds = 5;
+  double averaging_seconds = 60;
+  double sender_timeout_seconds = 30;
+};
+
 // Binds the options to their keys. `options` must outlive the table.
 void add_options(config::Table& table, DdpOptions& options);
 void add_options(config::Table& table, HorovodOptions& options);
@@ -124,6 +143,7 @@ void add_options(config::Table& table, ServerSection& options);
 void add_options(config::Table& table, DownpourSection& options);
 void add_options(config::Table& table, BytePsSection& options);
 void add_options(config::Table& table, FtDdpSection& options);
+void add_options(config::Table& table, SwarmSection& options);
 void add_options(config::Table& table, MeshOptions& options);
 void add_options(config::Table& table, PipelineSection& options);
 

@@ -144,8 +144,8 @@ std::set<std::string> Peer<Number>::expected() const {
   for (const auto& peer : tracker_.peers()) {
     const bool is_here = peer.peer == endpoint_.name() || connected_.contains(peer.peer);
     const bool is_equal = peer.epoch == epoch() && peer.history == history();
-    // It still averages, and will come.
-    const bool is_late = peer.epoch + 1 == epoch() && last_group_.contains(peer.peer);
+    // It still averages, or its records are late, and it will come.
+    const bool is_late = peer.epoch < epoch() && last_group_.contains(peer.peer);
     if (is_here && (is_equal || is_late)) names.insert(peer.peer);
   }
   return names;

@@ -129,7 +129,9 @@ class Peer {
 
   int64_t epoch() const { return tracker_.epoch(); }
   const std::string& history() const { return tracker_.history(); }
+  bool is_discovering() const { return phase_ == Phase::discovering; }
   bool is_downloading() const { return states_.is_downloading(); }
+  bool is_connected(const std::string& peer) const { return connected_.contains(peer); }
   SwarmProgress progress() const { return tracker_.swarm(); }
   // The peers that are alive, this one first.
   std::vector<PeerProgress> peers() const { return tracker_.peers(); }

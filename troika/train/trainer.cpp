@@ -30,6 +30,7 @@
 #include "troika/train/run/replica_run.h"
 #include "troika/train/run/run_group.h"
 #include "troika/train/run/run_summary.h"
+#include "troika/train/run/swarm_run.h"
 #include "troika/train/task/cuttable.h"
 #include "troika/train/task/step_error.h"
 #include "troika/train/tuning/pipeline_tuning.h"
@@ -104,6 +105,8 @@ RunFolder Trainer::begin_run() {
   }
   if (!quorum_) quorum_ = make_quorum_run(options_, cluster::discover());
   if (quorum_) return quorum_->claim(options_);
+  if (!swarm_) swarm_ = make_swarm_member(options_, cluster::discover());
+  if (swarm_) take_swarm_options(options_);
   return RunFolder::claim(options_, group_, /*goes_on_when_started_again=*/signals_ != nullptr);
 }
 
@@ -186,6 +189,7 @@ observe::RunSummary Trainer::fit_replica(Task& task, const data::Dataset& traini
 observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& training,
                                          const data::Dataset& validation) {
   const auto quorum = quorum_;
+  const auto swarm = std::exchange(swarm_, nullptr);
   const bool is_main = group_.rank() == 0;
   const auto summary_file = folder() / "summary.json";
   std::optional<Fit> fit;
@@ -257,7 +261,8 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
                            .validation = validation,
                            .callbacks = std::move(callbacks),
                            .replicas = replica_ ? std::optional(replica_->place) : std::nullopt,
-                           .quorum = quorum.get()},
+                           .quorum = quorum.get(),
+                           .swarm = swarm.get()},
                   question_);
     });
     save_ = [&](const auto& path, bool weights_only) {

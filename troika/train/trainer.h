@@ -21,6 +21,10 @@
 #include "troika/train/task/data_module.h"
 #include "troika/train/task/task.h"
 
+namespace troika::parallel {
+class SwarmMember;
+}
+
 namespace troika::train {
 
 class QuorumRun;
@@ -42,6 +46,8 @@ struct ReplicaRun;
 //
 // With strategy ft_ddp, and with diloco under a launch with a lighthouse, each process is a replica
 // in a run of its own, with a group of one rank: see docs/fault-tolerance.md and docs/diloco.md.
+// With strategy swarm, each process is a peer in a run of its own, whose micro-batches are of an
+// order of its own: see docs/swarm.md.
 class Trainer {
  public:
   // Throws Error(usage) if the options ask for a different group (see require_group_of());
@@ -134,6 +140,9 @@ class Trainer {
   // Makes fit() of strategy ft_ddp or diloco train at this place among the replicas. Without it,
   // fit() takes the place that a launcher gave this process.
   void take_part(std::shared_ptr<QuorumRun> quorum) { quorum_ = std::move(quorum); }
+  // Makes the next fit() of strategy swarm train as this peer. Without it, fit() makes a peer of
+  // the options.
+  void take_part(std::shared_ptr<parallel::SwarmMember> swarm) { swarm_ = std::move(swarm); }
   // Gives the next fit() the result of check_memory_of(); otherwise fit() calls check_memory_of()
   // itself.
   void expect_memory(MemoryOutlook outlook) { memory_ = std::move(outlook); }
@@ -171,7 +180,8 @@ class Trainer {
   comm::Group group_;
   // Not null: this run is that of one of several replicas, which train by themselves.
   std::shared_ptr<const ReplicaRun> replica_;
-  std::shared_ptr<QuorumRun> quorum_;  // of replicas that may be lost
+  std::shared_ptr<QuorumRun> quorum_;             // of replicas that may be lost
+  std::shared_ptr<parallel::SwarmMember> swarm_;  // of the next fit() of a swarm
   Callbacks callbacks_;
   StopQuestion question_;
   std::shared_ptr<const cluster::StopSignals> signals_;

@@ -113,6 +113,9 @@ void SimulatedRun::verify() const {
   if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
     refuse("exchange.method of a simulation", "quorum", kMethods);
   }
+  if (plan.exchange.method == layout::ExchangeMethod::collaborative) {
+    refuse("exchange.method of a simulation", "collaborative", kMethods);
+  }
   if (plan.exchange.method == layout::ExchangeMethod::summation) verify_summation(*this);
   const auto& outer = plan.exchange.outer;
   if (outer.fragments > 1 || outer.delay > 0 || outer.codec != "none") {

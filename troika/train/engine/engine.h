@@ -21,7 +21,8 @@ class Trace;
 }
 namespace troika::parallel {
 class ParameterStore;
-}
+class SwarmMember;
+}  // namespace troika::parallel
 
 namespace troika::checkpoint {
 class CheckpointReader;
@@ -73,6 +74,9 @@ class MicroBatches {
   // micro-batch of a step, after the optimizer step. `loss` is the micro-batch's mean loss: one
   // element on the compute device, without a graph. The same on all ranks of a pipeline.
   virtual void done(const at::Tensor& loss) = 0;
+  // For an engine of a swarm, which takes micro-batches until the step has come, whatever count()
+  // is: the step has ended, and the next done() is that of its last micro-batch.
+  virtual void end_with_next() {}
 
  private:
   const int64_t step_, count_, begin_;
@@ -145,13 +149,16 @@ struct EngineSetup {
   // This rank's place among replicas that train by themselves, for methods downpour and
   // sandblaster; null: each rank of the data axis is one.
   const parallel::ReplicaPlace* replicas = nullptr;
-  quorum::Member* quorum = nullptr;  // of method fault_tolerant; has joined
-  int64_t steps = 0;                 // optimizer steps of the whole run; 0 if a time limit ends it
-  int64_t global_batch = 0;          // samples of a micro-batch over all ranks
-  observe::StepTimes& times;         // collects the times of the steps' phases
-  Trace* trace = nullptr;            // may be null
+  quorum::Member* quorum = nullptr;        // of method fault_tolerant; has joined
+  parallel::SwarmMember* swarm = nullptr;  // of method collaborative
+  int64_t steps = 0;          // optimizer steps of the whole run; 0 if a time limit ends it
+  int64_t global_batch = 0;   // samples of a micro-batch over all ranks
+  observe::StepTimes& times;  // collects the times of the steps' phases
+  Trace* trace = nullptr;     // may be null
   // Called before each optimizer step, when gradients and the learning rate are ready.
   std::function<void()> before_step = [] {};
+  // Asks whether the run was asked to stop, for an engine that waits. For a group of one rank.
+  std::function<bool()> stops = [] { return false; };
 };
 
 // Makes the engine of a plan. Called by all ranks; blocks. Throws Error(usage) for combinations of

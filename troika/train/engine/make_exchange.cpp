@@ -159,6 +159,7 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
   require_replicas(plan, task);
   TROIKA_CHECK(!plan.trains_replicas(), "a method of replicas together");
   TROIKA_CHECK(plan.exchange.method != ExchangeMethod::fault_tolerant, "a method of a quorum");
+  TROIKA_CHECK(plan.exchange.method != ExchangeMethod::collaborative, "a method of a swarm");
   if (plan.exchange.method == ExchangeMethod::servers) {
     return make_served_exchange(plan, options, recipe, task.module(),
                                 parallel::ReplicaPlace::of_each(group));

@@ -16,6 +16,7 @@
 #include "troika/nn/state.h"
 #include "troika/observe/step_times.h"
 #include "troika/parallel/pipeline/left_out.h"
+#include "troika/parallel/swarm/swarm_exchange.h"
 #include "troika/train/engine/asynchronous_engine.h"
 #include "troika/train/engine/make_exchange.h"
 #include "troika/train/engine/make_offload.h"
@@ -24,6 +25,7 @@
 #include "troika/train/engine/pipeline_engine.h"
 #include "troika/train/engine/pipeline_plan.h"
 #include "troika/train/engine/sandblaster_engine.h"
+#include "troika/train/engine/swarm_engine.h"
 #include "troika/train/options/options.h"
 #include "troika/train/task/step_error.h"
 #include "troika/train/task/task.h"
@@ -124,6 +126,7 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
   exchange_ =
       setup.quorum
           ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum, setup.trace)
+      : setup.swarm ? std::make_unique<parallel::SwarmExchange>(task.module(), *setup.swarm)
       : plan.trains_replicas()
           ? make_replica_exchange(plan, setup.options, recipe_, task, task.module(),
                                   setup.replicas
@@ -209,6 +212,22 @@ StepResult SingleStageEngine::step(MicroBatches& batches) {
   return result;
 }
 
+std::optional<std::pair<at::Tensor, int64_t>> SingleStageEngine::accumulate(MicroBatches& batches,
+                                                                            bool is_first) {
+  exchange_->begin_training();
+  const auto* loaded = batches.next();
+  if (!loaded) return std::nullopt;
+  return with_plain_errors(
+      "training_step",
+      [&] {
+        ActiveMicroBatch active(*this, *loaded, batches.step());
+        forward(active, is_first, /*is_last=*/false);
+        backward(active);
+        return std::pair(active.loss.variable_data(), loaded->size());
+      },
+      loaded);
+}
+
 void SingleStageEngine::forward(ActiveMicroBatch& active, bool is_first, bool is_last) {
   if (recompute_budget_) plan_recomputation(active.batch);
   memory::restart_peak();
@@ -269,6 +288,7 @@ std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
   if (setup.plan.is_asynchronous()) return std::make_unique<AsynchronousEngine>(setup);
   if (is_pipeline(setup.plan)) return std::make_unique<PipelineEngine>(setup);
   if (setup.plan.steps_on_all_samples()) return std::make_unique<SandblasterEngine>(setup);
+  if (setup.swarm) return std::make_unique<SwarmEngine>(setup);
   return std::make_unique<SingleStageEngine>(setup);
 }
 

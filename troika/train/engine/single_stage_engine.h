@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "troika/compat/saved_tensors.h"
 #include "troika/layout/schedules/schedule.h"
@@ -53,6 +54,12 @@ class SingleStageEngine : public Engine {
  protected:
   const EngineSetup& setup() const { return setup_; }
   parallel::Exchange& exchange() { return *exchange_; }
+  // Adds the gradients of the next micro-batch to those of the step, or replaces them if it is its
+  // first one. Returns the loss as done() takes it, and the number of samples; nullopt if there is
+  // no micro-batch now.
+  std::optional<std::pair<at::Tensor, int64_t>> accumulate(MicroBatches& batches, bool is_first);
+  // Steps with the gradients that are there.
+  void optimizer_step(int64_t step);
 
  private:
   // A micro-batch from its forward pass to the end of its last action.
@@ -65,7 +72,6 @@ class SingleStageEngine : public Engine {
   void plan_recomputation(const data::Batch& placed);
   void forward(ActiveMicroBatch& active, bool is_first, bool is_last);
   void backward(const ActiveMicroBatch& active);
-  void optimizer_step(int64_t step);
 
   const EngineSetup setup_;
   WholeModelEvaluator evaluator_;

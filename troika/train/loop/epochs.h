@@ -58,10 +58,13 @@ class Epochs {
   // Loads the micro-batch of a loss again. The loss must have the indices of its samples.
   data::Batch load_again(const StepLoss& loss) const;
 
-  // Called when a micro-batch, the last of an optimizer step if `ends_step`, was trained on.
+  // Called when a micro-batch, the last of an optimizer step if `ends_step`, was trained on. The
+  // micro-batches of a peer of a swarm are not those of the epoch: its position is that of steps.
   void advance(bool ends_step) {
-    at_.position += batch_;
-    at_.samples += trained_samples_;
+    if (ends_step || !setup_.swarm) {
+      at_.position += batch_;
+      at_.samples += trained_samples_;
+    }
     at_.micro_batch = ends_step ? 0 : at_.micro_batch + 1;
     if (ends_step) ++at_.step;
   }

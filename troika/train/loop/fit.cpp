@@ -9,6 +9,7 @@
 #include "troika/checkpoint/index.h"
 #include "troika/checkpoint/resume.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/swarm/swarm_member.h"
 #include "troika/train/engine/optimization.h"
 #include "troika/train/loop/start_together.h"
 #include "troika/train/run/quorum_run.h"
@@ -93,21 +94,25 @@ Fit::Fit(RunSetup setup, const StopQuestion& question)
 
 std::unique_ptr<Engine> Fit::start_engine() {
   measured_.begin_steps();
-  return make_engine({.options = setup_.options,
-                      .plan = setup_.plan,
-                      .task = setup_.task,
-                      .training = &setup_.training,
-                      .groups = setup_.groups,
-                      .replicas = setup_.replicas ? &*setup_.replicas : nullptr,
-                      .quorum = setup_.quorum ? &setup_.quorum->member() : nullptr,
-                      .steps = epochs_.planned_steps(),
-                      .global_batch = epochs_.global_batch(),
-                      .times = measured_.times(),
-                      .trace = measured_.trace(),
-                      .before_step = [this] {
-                        context_.training.learning_rate = engine_->optimization().learning_rate();
-                        hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
-                      }});
+  return make_engine(
+      {.options = setup_.options,
+       .plan = setup_.plan,
+       .task = setup_.task,
+       .training = &setup_.training,
+       .groups = setup_.groups,
+       .replicas = setup_.replicas ? &*setup_.replicas : nullptr,
+       .quorum = setup_.quorum ? &setup_.quorum->member() : nullptr,
+       .swarm = setup_.swarm,
+       .steps = epochs_.planned_steps(),
+       .global_batch = epochs_.global_batch(),
+       .times = measured_.times(),
+       .trace = measured_.trace(),
+       .before_step =
+           [this] {
+             context_.training.learning_rate = engine_->optimization().learning_rate();
+             hooks_.call("on_before_optimizer_step", &Hooks::on_before_optimizer_step);
+           },
+       .stops = [this] { return stop_.ask_now(); }});
 }
 
 cluster::StopRequest Fit::run() {
@@ -119,9 +124,11 @@ cluster::StopRequest Fit::run() {
   }
   hooks_.call("on_train_start", &Hooks::on_train_start);
   checkpoints_.save_asked_paths();
+  if (setup_.swarm && !context_.is_done()) join_swarm();
   train_epochs();
   checkpoints_.finish();
   if (setup_.quorum) leave_quorum();
+  if (setup_.swarm) setup_.swarm->leave();
   if (setup_.is_main() && !context_.requests.stop_reason.empty()) {
     log::info("stopped at step {}: {}", epochs_.at().step, context_.requests.stop_reason);
   }
@@ -144,8 +151,7 @@ void Fit::train_epochs() {
   // The checkpoint was saved after the last step but before its validation.
   if (context_.is_done() && at.ended_step != at.step && !epochs_.is_beyond_limits()) end_epoch();
   while (!is_stopping() && !context_.is_done()) {
-    train_epoch();
-    if (!is_stopping()) end_epoch();
+    if (train_epoch() && !is_stopping()) end_epoch();
   }
   if (is_stopping() && !checkpoints_.has_all_samples()) checkpoints_.save(/*to_go_on=*/true);
   checkpoints_.save_asked_paths();

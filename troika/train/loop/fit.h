@@ -10,6 +10,7 @@
 #include "troika/train/engine/engine.h"
 #include "troika/train/loop/epochs.h"
 #include "troika/train/loop/module_changes.h"
+#include "troika/train/loop/own_order.h"
 #include "troika/train/loop/run_checkpoints.h"
 #include "troika/train/loop/run_measurements.h"
 #include "troika/train/loop/run_origin.h"
@@ -56,14 +57,20 @@ class Fit {
   // Supplies the micro-batches of a step from the loader; see fit_epoch.cpp.
   class LoadedMicroBatches;
   struct TakenMicroBatches;
-  // Returns early, after any micro-batch, if asked to stop.
-  void train_epoch();
+  // Returns early, after any micro-batch, if asked to stop, or if the state was replaced by that of
+  // the swarm. Returns false in the latter case.
+  bool train_epoch();
   // Waits for this replica's part of the step, if it begins one of the quorum. `left`: as of
   // train_step(). Returns false if asked to stop.
   bool begin_quorum_step(TakenMicroBatches& taken, int64_t left);
   // Leaves the other replicas of the quorum. Saves the end of the run if the replica that did is
   // lost.
   void leave_quorum();
+  // Makes this process a peer of the swarm; returns when it is one, or when asked to stop.
+  void join_swarm();
+  // Waits for the state that the swarm has, and takes it. Returns false if there is none: it is not
+  // needed any more, or the run was asked to stop.
+  bool take_swarm_state();
   // Repeats the validation within the epoch in which the run was stopped, if any. Returns whether
   // to continue training.
   bool repeat_validation();
@@ -98,6 +105,7 @@ class Fit {
   const std::unique_ptr<Engine> engine_;
   RunCheckpoints checkpoints_;
   Validator validator_;
+  std::unique_ptr<OwnOrder> own_order_;  // of a peer of a swarm
   int64_t until_drain_ = 0;  // micro-batches, from the current step's first one; 0: at a drain
 };
 

@@ -7,6 +7,7 @@
 
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/swarm/swarm_member.h"
 #include "troika/train/loop/fit.h"
 #include "troika/train/run/quorum_run.h"
 
@@ -43,7 +44,7 @@ class Fit::LoadedMicroBatches : public MicroBatches {
 
   const data::Batch* next() override {
     if (took_ > 0 && fit_.engine_->leaves_steps() && fit_.leaves_step()) return nullptr;
-    auto loaded = taken_.loader->next();
+    auto loaded = fit_.own_order_ ? fit_.own_order_->next() : taken_.loader->next();
     TROIKA_CHECK(loaded, "the loader has the batches of the epoch");
     const auto& batch = taken_.is_empty() ? taken_.first.emplace(std::move(*loaded))
                                           : taken_.others.emplace_back(std::move(*loaded));
@@ -55,12 +56,15 @@ class Fit::LoadedMicroBatches : public MicroBatches {
 
   void done(const at::Tensor& loss) override {
     taken_.watch.reset();
-    ++done_;
-    const bool ends_step = begin() + done_ == count();
+    const bool is_of_swarm = fit_.setup_.swarm != nullptr;
+    if (!is_of_swarm || ends_with_next_) ++done_;
+    const bool ends_step = is_of_swarm ? ends_with_next_ : begin() + done_ == count();
     fit_.finish_batch(taken_.front(), loss, ends_step, done_ == left_);
     taken_.pop();
     if (ends_step || taken_.is_empty()) fit_.measured_.times().finish();
   }
+
+  void end_with_next() override { ends_with_next_ = true; }
 
   int64_t done() const { return done_; }
 
@@ -69,19 +73,20 @@ class Fit::LoadedMicroBatches : public MicroBatches {
   TakenMicroBatches& taken_;
   const int64_t left_;
   int64_t took_ = 0, done_ = 0;
+  bool ends_with_next_ = false;
 };
 
-void Fit::train_epoch() {
+bool Fit::train_epoch() {
   const observe::Profile::Span span(measured_.profile(), "run_training_epoch");
   auto& at = epochs_.at();
   int64_t count = epochs_.micro_batches_to_train();
-  if (std::exchange(at.validating, 0) != 0 && count > 0 && !repeat_validation()) return;
+  if (std::exchange(at.validating, 0) != 0 && count > 0 && !repeat_validation()) return true;
   const auto device = engine_->placement().device.type();
-  TakenMicroBatches taken{
-      std::unique_ptr<data::Loader>(new data::Loader(epochs_.load_next(count, device)))};
+  TakenMicroBatches taken;
+  if (!own_order_) taken.loader.reset(new data::Loader(epochs_.load_next(count, device)));
   // Before the hooks: a replica that joins continues from the state at this point, and calls them,
   // too.
-  if (setup_.quorum && count > 0 && !begin_quorum_step(taken, count)) return;
+  if (setup_.quorum && count > 0 && !begin_quorum_step(taken, count)) return true;
   log_.start_progress(count);
   setup_.task.module().train();
   if (at.position == 0) hooks_.call("on_train_epoch_start", &Hooks::on_train_epoch_start);
@@ -91,6 +96,10 @@ void Fit::train_epoch() {
     const int64_t begin = at.micro_batch;
     if (until_drain_ == 0) until_drain_ = next_drain(count);
     const int64_t trained = train_step(taken, count);
+    if (setup_.swarm && setup_.swarm->is_behind() && take_swarm_state()) {
+      log_.finish_progress();
+      return false;
+    }
     count -= trained;
     until_drain_ = std::max<int64_t>(0, until_drain_ - trained);
     if (until_drain_ > 0) {
@@ -109,6 +118,7 @@ void Fit::train_epoch() {
     if (setup_.quorum && count > 0 && !begin_quorum_step(taken, count)) break;
   }
   log_.finish_progress();
+  return true;
 }
 
 bool Fit::begin_quorum_step(TakenMicroBatches& taken, int64_t left) {
@@ -155,6 +165,8 @@ void Fit::drain_if_asked() {
 int64_t Fit::train_step(TakenMicroBatches& taken, int64_t left) {
   LoadedMicroBatches batches(*this, taken, left);
   const auto result = engine_->step(batches);
+  // Its samples are lost, as those of a peer that leaves are.
+  if (setup_.swarm && !result.is_complete) epochs_.at().micro_batch = 0;
   measured_.add_peak(result.peak_tensor_bytes);
   if (!result.why_last.empty()) context_.ask_to_stop(result.why_last);
   return batches.done();
@@ -188,8 +200,8 @@ void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is
   const int64_t micro_batches = at.micro_batch + 1;
   log_.add_loss(loss, batch);
   epochs_.advance(is_last);
-  clock.end_batch(epochs_.trained_samples());
-  log_.advance();
+  clock.end_batch(setup_.swarm ? batch.size() : epochs_.trained_samples());
+  if (is_last || !setup_.swarm) log_.advance();
   if (is_last) {
     at.rows = 0;
     clock.end_step();

@@ -130,8 +130,14 @@ void RunCheckpoints::announce(const std::filesystem::path& checkpoint) {
 
 std::filesystem::path RunCheckpoints::save_for_replica(const std::filesystem::path& folder) {
   parts_.log.read_losses();
-  return checkpoint::save_checkpoint(parts_.setup.world(), folder, state(/*weights_only=*/false),
-                                     checkpoint_metadata(parts_.setup.options), info());
+  auto& at = parts_.epochs.at();
+  const int64_t micro_batch = at.micro_batch;
+  if (parts_.setup.swarm) at.micro_batch = 0;
+  const auto saved =
+      checkpoint::save_checkpoint(parts_.setup.world(), folder, state(/*weights_only=*/false),
+                                  checkpoint_metadata(parts_.setup.options), info());
+  at.micro_batch = micro_batch;
+  return saved;
 }
 
 std::filesystem::path RunCheckpoints::save_alone(const std::filesystem::path& folder) {

@@ -70,8 +70,9 @@ class RunCheckpoints {
   void finish_if_written() {
     if (writer_ && writer_->is_done()) finish();
   }
-  // Writes the full state, from which another replica of a quorum continues, below a folder.
-  // Returns the checkpoint. Does not count as one of the run.
+  // Writes the full state, from which another replica of a quorum or peer of a swarm continues,
+  // below a folder; that of the beginning of the step, if the gradients of the step are those of
+  // one peer. Returns the checkpoint. Does not count as one of the run.
   std::filesystem::path save_for_replica(const std::filesystem::path& folder);
   // Implements RunActions::save_alone.
   std::filesystem::path save_alone(const std::filesystem::path& folder);

@@ -172,11 +172,20 @@ void RunOrigin::choose_links() {
 std::filesystem::path RunOrigin::load(const ResumedParts& parts) {
   if (!saved_) return {};
   std::function<void()> take_loaded;
-  start_together(setup_.groups, parts.engine, [&] { take_loaded = load_alone(parts); });
+  start_together(setup_.groups, parts.engine, [&] {
+    take_loaded = load_alone(parts);
+    if (setup_.is_main()) report(parts);
+  });
   or_leave_module_whole(parts.engine, take_loaded);
   const auto checkpoint = saved_->path();
   saved_.reset();
   return checkpoint;
+}
+
+void RunOrigin::take(const std::filesystem::path& checkpoint, const ResumedParts& parts) {
+  open(checkpoint);
+  load_alone(parts)();
+  saved_.reset();
 }
 
 std::function<void()> RunOrigin::load_alone(const ResumedParts& parts) const {
@@ -198,7 +207,6 @@ std::function<void()> RunOrigin::load_alone(const ResumedParts& parts) const {
     if (!saved_->names(prefix).empty()) callback->load_state(*saved_, prefix);
   }
   load_random(at.samples, parts.engine.placement().device);
-  if (setup_.is_main()) report(parts);
   return take_loaded;
 }
 

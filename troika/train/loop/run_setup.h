@@ -14,6 +14,10 @@
 #include "troika/train/run/callback.h"
 #include "troika/train/task/task.h"
 
+namespace troika::parallel {
+class SwarmMember;
+}
+
 namespace troika::train {
 
 class QuorumRun;
@@ -38,6 +42,8 @@ struct RunSetup {
   // This replica's place among those that may be lost, each of which is in a run of its own. Null
   // with other strategies.
   QuorumRun* quorum = nullptr;
+  // This process's place in a swarm, for strategy swarm; null with others.
+  parallel::SwarmMember* swarm = nullptr;
   // Elements in the parameters of the whole model, and in the trainable ones among them.
   int64_t parameters = nn::parameter_count(task.module());
   int64_t trainable = trainable_count(task.module());

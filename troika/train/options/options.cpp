@@ -308,6 +308,7 @@ config::Table make_table(TrainOptions& options) {
   layout::add_keys(table, options.sandblaster);
   parallel::add_options(table, options.byteps);
   parallel::add_options(table, options.ft_ddp);
+  parallel::add_options(table, options.swarm);
   parallel::add_options(table, options.mesh);
   parallel::add_options(table, options.pipeline);
   add_other_names(table);

@@ -99,6 +99,7 @@ struct TrainOptions {
   layout::SandblasterExchange sandblaster;
   parallel::BytePsSection byteps;
   parallel::FtDdpSection ft_ddp;
+  parallel::SwarmSection swarm;
   parallel::MeshOptions mesh;
   parallel::PipelineSection pipeline;
 

@@ -366,6 +366,7 @@ void require_runnable_pipeline(const layout::Plan& plan, const layout::PlanPlace
                 : plan.exchange.method == layout::ExchangeMethod::sandblaster ? "sandblaster_lbfgs"
                 : plan.exchange.method == layout::ExchangeMethod::servers     ? "servers"
                 : plan.exchange.method == layout::ExchangeMethod::fault_tolerant ? "quorum"
+                : plan.exchange.method == layout::ExchangeMethod::collaborative  ? "collaborative"
                                                                                  : "local_steps"),
            "exchange.method all_reduce, zero or downpour_sgd");
   }

@@ -37,8 +37,7 @@ void find_unused(Plan& plan, const TrainOptions&, const Cluster&) {
   plan.exchange.find_unused_parameters = true;
 }
 
-// Accumulates by an option of its own. Sums the micro-batches' gradients unless
-// horovod.average_aggregated_gradients is set.
+// Sums the micro-batches' gradients unless horovod.average_aggregated_gradients is set.
 void horovod(Plan& plan, const TrainOptions& options, const Cluster&) {
   const int64_t micro_batches = options.horovod.backward_passes_per_step;
   if (micro_batches == 1) return;
@@ -116,9 +115,10 @@ void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
                     .codec = own.codec};
 }
 
-// Each replica is a run of one process (docs/fault-tolerance.md).
-void fault_tolerant(Plan& plan, const TrainOptions&, const Cluster&) {
-  plan.exchange.method = ExchangeMethod::fault_tolerant;
+// Each replica, or peer, is a run of one process (docs/fault-tolerance.md, docs/swarm.md).
+template <ExchangeMethod method>
+void in_own_runs(Plan& plan, const TrainOptions&, const Cluster&) {
+  plan.exchange.method = method;
 }
 
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
@@ -225,8 +225,7 @@ struct Strategy {
 };
 
 // Lightning's deepspeed is ZeRO stage 2 by default. Its sharded (fairscale's) shards states and
-// gradients. Its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu differ in how they start processes,
-// which is the launcher's job here.
+// gradients. Its ddp_spawn, ddp_fork, ddp_notebook and ddp_cpu differ in how they start processes.
 constexpr const char* kUnused = "ddp_find_unused_parameters_true";
 constexpr std::array kStrategies{
     Strategy{"ddp", "ddp", all_reduce},
@@ -242,7 +241,8 @@ constexpr std::array kStrategies{
     Strategy{"downpour", "downpour", downpour},
     Strategy{"sandblaster", "sandblaster", choose_sandblaster},
     Strategy{kSummationStrategy, kSummationStrategy, choose_byteps},
-    Strategy{"ft_ddp", "ft_ddp", fault_tolerant},
+    Strategy{"ft_ddp", "ft_ddp", in_own_runs<ExchangeMethod::fault_tolerant>},
+    Strategy{kSwarmStrategy, kSwarmStrategy, in_own_runs<ExchangeMethod::collaborative>},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},

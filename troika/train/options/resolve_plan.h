@@ -29,6 +29,8 @@ layout::Plan resolve_plan(const TrainOptions& options, const layout::Cluster& cl
 
 // The strategy of summation servers.
 inline constexpr const char* kSummationStrategy = "byteps";
+// The strategy of peers that come and go (docs/swarm.md).
+inline constexpr const char* kSwarmStrategy = "swarm";
 
 // The hosts of a group's ranks; all else in the cluster is unknown.
 layout::Cluster cluster_of(const comm::Group& group);

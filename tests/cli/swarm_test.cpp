@@ -1,0 +1,155 @@
+// `troika swarm`: peers that are processes, an authority, and the monitor.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/saved_weights.h"
+#include "troika/net/secret.h"
+
+namespace troika {
+namespace {
+
+using testing::HasSubstr;
+
+// A program whose output, of both kinds, comes through a pipe.
+class Process {
+ public:
+  Process(const std::filesystem::path& folder, const std::string& arguments) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    output_ = net::Descriptor(ends[0]);
+    const net::Descriptor written(ends[1]);
+    const auto command =
+        fmt::format("cd {}; exec {} {}", folder.string(), TROIKA_PROGRAM, arguments);
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    ::dup2(written.get(), STDOUT_FILENO);
+    ::dup2(written.get(), STDERR_FILENO);
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  ~Process() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    wait();
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // Reads until the output has `mark` and a word behind it, which is returned.
+  std::string word_behind(const std::string& mark) {
+    for (;;) {
+      const auto at = text_.find(mark);
+      const auto begin = at + mark.size();
+      const auto end = at == text_.npos ? text_.npos : text_.find_first_of(" \n", begin);
+      if (end != text_.npos) return text_.substr(begin, end - begin);
+      if (!read_some()) {
+        ADD_FAILURE() << "no " << mark << " in " << text_;
+        return "";
+      }
+    }
+  }
+  // Reads to the end, and returns the exit code.
+  int wait() {
+    while (read_some()) {
+    }
+    if (pid_ <= 0) return exit_code_;
+    int status = 0;
+    ::waitpid(std::exchange(pid_, 0), &status, 0);
+    return exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  void stop() { ::kill(pid_, SIGTERM); }
+  const std::string& text() const { return text_; }
+
+ private:
+  // False at the end, or if nothing comes for a minute.
+  bool read_some() {
+    if (!net::wait_for(output_.get(), POLLIN, Deadline::after(std::chrono::minutes(1)))) {
+      return false;
+    }
+    std::array<char, 4096> bytes;
+    const auto count = ::read(output_.get(), bytes.data(), bytes.size());
+    if (count <= 0) return false;
+    text_.append(bytes.data(), static_cast<size_t>(count));
+    return true;
+  }
+
+  net::Descriptor output_;
+  pid_t pid_ = 0;
+  int exit_code_ = -1;
+  std::string text_;
+};
+
+class SwarmCommands : public testing::Test {
+ protected:
+  SwarmCommands() {
+    ::setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1);
+    ::setenv("TROIKA_RUN_SECRET", net::Secret::random().to_hex().c_str(), /*overwrite=*/1);
+    write_file_atomically(folder_ / "run.toml", R"([trainer]
+precision = "64-true"
+max_steps = 6
+enable_progress_bar = false
+[model]
+name = "mlp"
+hidden_width = 8
+dropout = 0
+[data]
+train_samples = 96
+validation_samples = 12
+global_batch_size = 12
+batch_size = 4
+[swarm]
+discovery_seconds = 0.2
+)");
+  }
+  ~SwarmCommands() override { ::unsetenv("TROIKA_RUN_SECRET"); }
+
+  std::filesystem::path weights(const std::string& run) const {
+    return folder_ / "runs" / run / "checkpoints/last/model.safetensors";
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(SwarmCommands, TrainTogetherAndAreWatched) {
+  Process first(folder_.path(), "swarm start run.toml --run.name=first --swarm.min_peers=2");
+  const auto address = first.word_behind("--peer ");
+  Process monitor(folder_.path(), "swarm monitor --once --json --peer " + address);
+  ASSERT_EQ(monitor.wait(), 0) << monitor.text();
+  const auto page = nlohmann::json::parse(monitor.text());
+  EXPECT_EQ(page.at("step"), 0);
+  EXPECT_EQ(page.at("target_batch"), 12);
+  ASSERT_EQ(page.at("peers").size(), 1U);
+  EXPECT_EQ(page.at("peers")[0].at("address"), address);
+  Process second(folder_.path(), "swarm join run.toml --run.name=second --peer " + address);
+  EXPECT_EQ(second.wait(), 0) << second.text();
+  EXPECT_EQ(first.wait(), 0) << first.text();
+  expect_same_weights(weights("second"), weights("first"));
+  Process late(folder_.path(),
+               "swarm join run.toml --comm.join_timeout_seconds=0.5 --peer " + address);
+  EXPECT_EQ(late.wait(), 4) << late.text();
+  EXPECT_THAT(late.text(), HasSubstr("no peer of the swarm at " + address));
+}
+
+TEST_F(SwarmCommands, AuthorityAdmitsThePeersOnItsList) {
+  write_file_atomically(folder_ / "list", "# nobody yet\n");
+  Process authority(folder_.path(), "swarm authority --key key --list list");
+  const auto at = authority.word_behind("--swarm.authority=");
+  const auto train = "swarm start run.toml --swarm.identity=own --swarm.authority=" + at;
+  Process stranger(folder_.path(), train);
+  EXPECT_EQ(stranger.wait(), 2);
+  const auto key = stranger.word_behind("the key of this peer is ").substr(0, 64);
+  write_file_atomically(folder_ / "list", key + " anna\n");
+  authority.word_behind("admits 1 ");
+  Process anna(folder_.path(), train);
+  EXPECT_EQ(anna.wait(), 0) << anna.text();
+  authority.stop();
+  EXPECT_EQ(authority.wait(), 0) << authority.text();
+}
+
+}  // namespace
+}  // namespace troika

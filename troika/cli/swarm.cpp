@@ -1,0 +1,109 @@
+// `troika swarm`: collaborative training (docs/swarm.md).
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+#include "troika/base/error.h"
+#include "troika/cli/commands.h"
+#include "troika/cli/session.h"
+#include "troika/cli/swarm_commands.h"
+#include "troika/cli/training.h"
+#include "troika/train/options/resolve_plan.h"
+
+namespace troika::cli {
+
+namespace {
+
+struct PeerArguments : ConfigArguments {
+  std::vector<std::string> peers;
+};
+
+Command add_peer(CLI::App& command, bool joins) {
+  const auto arguments = std::make_shared<PeerArguments>();
+  add_config_arguments(command, *arguments);
+  if (joins) {
+    command
+        .add_option("--peer", arguments->peers,
+                    "HOST:PORT of a peer of the swarm, as `troika swarm start` prints it; may be "
+                    "given several times")
+        ->required();
+  }
+  return [&command, arguments] {
+    return run_configured(
+        "train", *arguments, command.remaining(),
+        [](const train::TrainOptions& options, const cluster::Environment& environment) {
+          return train_here(options, environment);
+        },
+        {},
+        [&](train::TrainOptions& options) {
+          options = train::with_strategy(std::move(options), train::kSwarmStrategy);
+          auto& peers = options.swarm.peers;
+          peers.insert(peers.end(), arguments->peers.begin(), arguments->peers.end());
+        });
+  };
+}
+
+Command add_authority(CLI::App& command) {
+  const auto arguments = std::make_shared<AuthorityArguments>();
+  command
+      .add_option("--key", arguments->key,
+                  "file of the authority's secret key (mode 0600), which is made if it does not "
+                  "exist")
+      ->required();
+  command
+      .add_option("--list", arguments->list,
+                  "file of the peers that it admits: on each line the public key of a peer, a "
+                  "blank, and the user's name; read again when it changes")
+      ->required();
+  command.add_option("--listen", arguments->listen, "HOST:PORT at which it listens")
+      ->capture_default_str();
+  command.add_option("--run", arguments->run, "name of the run: swarm.run of the peers")
+      ->capture_default_str();
+  command
+      .add_option("--lifetime", arguments->lifetime_seconds,
+                  "seconds until a token expires; peers renew theirs before")
+      ->capture_default_str();
+  return [arguments] { return run_authority(*arguments); };
+}
+
+Command add_monitor(CLI::App& command) {
+  const auto arguments = std::make_shared<MonitorArguments>();
+  command
+      .add_option("--peer", arguments->peers,
+                  "HOST:PORT of a peer of the swarm; may be given several times")
+      ->required();
+  command.add_option("--run", arguments->run, "name of the run: swarm.run of the peers")
+      ->capture_default_str();
+  command.add_flag("--once", arguments->once, "print the page once and stop");
+  command.add_flag("--json", arguments->json, "print JSON, one line for each page");
+  command.add_option("--timeout", arguments->timeout_seconds, "seconds to wait for an answer")
+      ->capture_default_str();
+  return [arguments] { return run_monitor(*arguments); };
+}
+
+}  // namespace
+
+Entry add_swarm(CLI::App& app) {
+  auto* command = app.add_subcommand("swarm", "train one model with peers that come and go");
+  command->require_subcommand(1);
+  const auto commands = std::make_shared<std::vector<Entry>>();
+  const auto add = [&](const char* name, const char* meaning, const auto& declare) {
+    auto* inner = command->add_subcommand(name, meaning);
+    commands->push_back({inner, declare(*inner)});
+  };
+  add("start", "train as the first peer of a swarm, and print the address for others",
+      [](CLI::App& inner) { return add_peer(inner, /*joins=*/false); });
+  add("join", "train as a peer of a swarm that others have started",
+      [](CLI::App& inner) { return add_peer(inner, /*joins=*/true); });
+  add("authority", "admit peers: give tokens to those on a list", add_authority);
+  add("monitor", "show the peers of a swarm, their steps, and who contributes what", add_monitor);
+  return {command, [commands] {
+            for (const auto& entry : *commands) {
+              if (entry.app->parsed()) return entry.run();
+            }
+            TROIKA_CHECK(false, "a command within swarm");
+          }};
+}
+
+}  // namespace troika::cli

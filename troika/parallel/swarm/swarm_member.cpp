@@ -1,0 +1,364 @@
+#include "troika/parallel/swarm/swarm_member.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "troika/base/error.h"
+#include "troika/base/log.h"
+#include "troika/compat/torch.h"
+
+namespace troika::parallel {
+
+namespace {
+
+constexpr Milliseconds kMemberTurn{100};
+constexpr Milliseconds kLifeOfContact{300'000};
+// How long a member that begins waits for connections to all peers that it knows.
+constexpr Milliseconds kMostConnecting{5000};
+// A state is prepared in each step for this time after somebody has asked for one.
+constexpr net::Duration kStateWanted = std::chrono::seconds(10);
+
+Error swarm_error(ErrorKind kind, const std::string& what, const std::string& got,
+                  const std::string& expected, const std::string& hint = "") {
+  return Error("swarm", kind, {.what = what, .got = got, .expected = expected, .hint = hint});
+}
+
+}  // namespace
+
+SwarmMember::SwarmMember(SwarmMemberOptions options) : options_(std::move(options)) {}
+
+SwarmMember::~SwarmMember() {
+  leave();
+}
+
+void SwarmMember::act(const std::function<void()>& body) {
+  net::act_on(*endpoint_, body);
+}
+
+SwarmCallbacks SwarmMember::callbacks() {
+  return {.due =
+              [this](int64_t epoch) {
+                shared_.has_no_step = shared_.contributed == epoch;
+                shared_.due = epoch;
+              },
+          .averaged =
+              [this](const swarm::SwarmStep& step, const at::Tensor& mean) {
+                shared_.averaged = mean;
+                shared_.due.reset();
+                shared_.contributed.reset();
+                auto& statistics = shared_.statistics;
+                ++statistics.steps;
+                statistics.members = step.members.size();
+                statistics.lone_steps += step.members.size() == 1 ? 1 : 0;
+                statistics.whole_steps +=
+                    step.averaging.is_complete() && step.averaging.excluded.empty() ? 1 : 0;
+              },
+          .state = [this]() -> std::shared_ptr<const std::string> {
+            if (shared_.saved && shared_.saved_version == peer_->version()) return shared_.saved;
+            shared_.wanted_until = endpoint_->now() + kStateWanted;
+            return nullptr;
+          },
+          .load =
+              [this](const std::string& state) {
+                shared_.loaded = state;
+                shared_.averaged.reset();
+                shared_.due.reset();
+                shared_.contributed.reset();
+                ++shared_.statistics.loads;
+              }};
+}
+
+void SwarmMember::open(const SwarmStart& start) {
+  const bool listens = options_.peer.mode != swarm::Mode::client;
+  const auto is_open = std::make_shared<std::atomic<bool>>(false);
+  endpoint_ = std::make_unique<net::TcpEndpoint>(net::TcpOptions{
+      .name = name(),
+      .secret = options_.secret,
+      .listen = listens ? std::vector{options_.listen} : std::vector<net::Address>(),
+      .polls = false,
+      .alias = swarm::kDoorName,
+      // The peer must know of all connections.
+      .accepts = [is_open] { return is_open->load(); }});
+  contact_ = {
+      .schema = start.schema, .model = start.model, .target_batch = options_.peer.target_batch};
+  if (listens) {
+    auto own = options_.announce.value_or(endpoint_->addresses().front());
+    if (own.port == 0) own.port = endpoint_->addresses().front().port;
+    contact_.addresses = {own};
+    log::info("[swarm] others join with --peer {}", show(own));
+  }
+  auto options = options_.peer;
+  options.schema = start.schema;
+  options.version = {.epoch = start.step, .history = start.state};
+  options.kinds[swarm::kContact] = swarm::is_contact;
+  act([&] {
+    peer_ = make_swarm_peer(start.is_double, *endpoint_, options_.identity, options, callbacks());
+    door_ = std::make_unique<swarm::Door>(*endpoint_, options.run);
+    announce();
+    is_open->store(true);
+  });
+  endpoint_->accept_while({});
+}
+
+void SwarmMember::publish_contact() {
+  peer_->directory().publish(swarm::kContact, "", 0, kLifeOfContact, text_of(contact_));
+}
+
+void SwarmMember::announce() {
+  publish_contact();
+  endpoint_->after(kLifeOfContact / 3, alive_.guard([this] { announce(); }));
+}
+
+void SwarmMember::begin(SwarmStart start, const Stops& stops) {
+  save_ = std::move(start.save);
+  open(start);
+  SwarmAcquaintances acquaintances{
+      .known = options_.peers,
+      .told =
+          [this] {
+            SwarmAddresses addresses;
+            act([&] {
+              for (const auto& record : peer_->directory().find(swarm::kContact)) {
+                addresses[record.peer] = swarm::contact_from(record.body).addresses;
+              }
+            });
+            return addresses;
+          },
+      .is_connected =
+          [this](const std::string& peer) {
+            bool is_connected = false;
+            act([&] { is_connected = peer_->is_connected(peer); });
+            return is_connected;
+          }};
+  const auto& authority = options_.peer.authority;
+  if (!authority.empty()) acquaintances.named[authority] = {options_.authority};
+  dialer_ = std::make_unique<SwarmDialer>(*endpoint_, options_.secret, options_.peer.run,
+                                          std::move(acquaintances));
+  if (!authority.empty()) get_token(stops);
+  if (!options_.peers.empty()) {
+    wait_for(
+        [this] {
+          if (const auto other = dialer_->other_run(); !other.empty()) {
+            throw swarm_error(ErrorKind::usage, "a peer trains in another run", other,
+                              options_.peer.run, "swarm.run is the same on all peers of a run");
+          }
+          return dialer_->reached() > 0;
+        },
+        stops,
+        [this] {
+          std::vector<std::string> texts;
+          for (const auto& [address, text] : dialer_->failures()) texts.push_back(text);
+          return fmt::format("no peer that answers: {}", fmt::join(texts, "; "));
+        });
+  }
+  wait_for(
+      [&] {
+        if (!options_.peers.empty()) require_same(start.schema);
+        size_t count = 0;
+        act([&] { count = peer_->peers().size(); });
+        return static_cast<int64_t>(count) >= options_.min_peers;
+      },
+      stops,
+      [this] {
+        size_t count = 0;
+        act([&] { count = peer_->peers().size(); });
+        return fmt::format("{} peers", count);
+      });
+  // A member of a group without a connection to another one is silent for it.
+  const auto deadline = Deadline::after(kMostConnecting);
+  wait(
+      [&] {
+        if (peer_->is_discovering()) return false;
+        return deadline.passed() || std::ranges::all_of(peer_->peers(), [&](const auto& other) {
+                 const bool is_needed = options_.peer.mode == swarm::Mode::node || !other.is_client;
+                 return other.peer == name() || !is_needed || peer_->is_connected(other.peer) ||
+                        dialer_->has_failed_at(other.peer);
+               });
+      },
+      stops);
+}
+
+void SwarmMember::get_token(const Stops& stops) {
+  const auto& authority = options_.peer.authority;
+  const auto describe = [this] {
+    return fmt::format("no answer of the authority at {}", show(options_.authority));
+  };
+  wait_for(
+      [&] {
+        bool is_there = false;
+        act([&] { is_there = peer_->is_connected(authority); });
+        return is_there;
+      },
+      stops, describe);
+  act([&] {
+    keeper_ = std::make_unique<swarm::TokenKeeper>(
+        *endpoint_, options_.identity, authority,
+        [this](const std::string& token) {
+          shared_.has_token = true;
+          peer_->use_token(token);
+          publish_contact();
+        },
+        [this](const std::string& reason) { shared_.refusal = reason; });
+  });
+  std::string refusal;
+  wait_for(
+      [&] {
+        bool is_there = false;
+        act([&] {
+          is_there = shared_.has_token;
+          refusal = shared_.refusal;
+        });
+        if (is_there || refusal.empty()) return is_there;
+        throw swarm_error(ErrorKind::usage, "the authority gives this peer no token", refusal,
+                          "a peer on its list", "the key of this peer is " + name());
+      },
+      stops, describe);
+}
+
+void SwarmMember::wait_for(const std::function<bool()>& is_there, const Stops& stops,
+                           const std::function<std::string()>& describe) {
+  const auto deadline = Deadline::after(options_.join_timeout);
+  while (!is_there()) {
+    if (stops()) return;
+    if (deadline.passed()) {
+      throw swarm_error(
+          ErrorKind::timeout, "the swarm is not there in time", describe(),
+          fmt::format("{} peers within comm.join_timeout_seconds", options_.min_peers));
+    }
+    wait([&] { return false; }, [] { return true; });
+  }
+}
+
+void SwarmMember::require_same(const std::string& schema) {
+  std::vector<std::pair<std::string, swarm::Contact>> others;
+  act([&] {
+    for (const auto& record : peer_->directory().find(swarm::kContact)) {
+      // Records of peers that have left remain for some time.
+      if (peer_->is_connected(record.peer)) {
+        others.emplace_back(record.peer, swarm::contact_from(record.body));
+      }
+    }
+  });
+  for (const auto& [peer, other] : others) {
+    if (other.schema != schema) {
+      throw swarm_error(
+          ErrorKind::usage,
+          fmt::format("peer {} of the swarm trains something else", peer.substr(0, 8)),
+          contact_.model, other.model, "all peers need the same model and optimizer");
+    }
+    if (other.target_batch != target_batch()) {
+      throw swarm_error(ErrorKind::usage,
+                        fmt::format("peer {} of the swarm makes other steps", peer.substr(0, 8)),
+                        fmt::format("data.global_batch_size {}", target_batch()),
+                        fmt::format("{}", other.target_batch));
+    }
+  }
+}
+
+void SwarmMember::leave() {
+  dialer_.reset();
+  if (!endpoint_) return;
+  act([this] {
+    keeper_.reset();
+    door_.reset();
+    peer_.reset();
+    alive_ = {};
+  });
+  endpoint_.reset();
+}
+
+bool SwarmMember::is_behind_now() const {
+  return shared_.loaded || peer_->is_downloading();
+}
+
+bool SwarmMember::wants_state() const {
+  return endpoint_->now() < shared_.wanted_until && !shared_.averaged && !is_behind_now() &&
+         !(shared_.saved && shared_.saved_version == peer_->version());
+}
+
+void SwarmMember::save() {
+  swarm::StateVersion version;
+  bool wants = false;
+  act([&] {
+    wants = wants_state();
+    version = peer_->version();
+  });
+  if (!wants) return;
+  auto state = std::make_shared<const std::string>(save_());
+  act([&] {
+    shared_.saved_version = version;
+    shared_.saved = std::move(state);
+  });
+}
+
+bool SwarmMember::wait(const std::function<bool()>& is_over, const Stops& stops) {
+  for (;;) {
+    bool is_there = false;
+    endpoint_->run_until([&] { return (is_there = is_over()) || wants_state(); }, kMemberTurn);
+    if (is_there) return true;
+    save();
+    if (stops()) return false;
+  }
+}
+
+void SwarmMember::report(int64_t samples) {
+  act([&] { peer_->report(samples); });
+}
+
+bool SwarmMember::is_behind() {
+  bool is_behind = false;
+  act([&] { is_behind = is_behind_now(); });
+  return is_behind;
+}
+
+bool SwarmMember::is_due() {
+  save();
+  bool is_due = false;
+  act([&] { is_due = shared_.due.has_value(); });
+  return is_due;
+}
+
+SwarmMember::Outcome SwarmMember::average(at::Tensor& values, double weight, const Stops& stops) {
+  act([&] {
+    if (!shared_.due) return;
+    shared_.has_no_step = false;
+    shared_.contributed = shared_.due;
+    peer_->contribute(*shared_.due, values, weight);
+  });
+  const bool is_over = wait(
+      [this] {
+        return shared_.averaged || shared_.has_no_step || is_behind_now() || !shared_.contributed;
+      },
+      stops);
+  if (!is_over) return Outcome::stopped;
+  auto outcome = Outcome::no_step;
+  act([&] {
+    shared_.contributed.reset();
+    if (shared_.averaged) {
+      values = *std::exchange(shared_.averaged, std::nullopt);
+      outcome = Outcome::averaged;
+    } else if (is_behind_now()) {
+      outcome = Outcome::behind;
+    }
+  });
+  return outcome;
+}
+
+std::optional<std::string> SwarmMember::take_state(const Stops& stops) {
+  wait([this] { return shared_.loaded || !peer_->is_downloading(); }, stops);
+  std::optional<std::string> state;
+  act([&] { state = std::exchange(shared_.loaded, std::nullopt); });
+  return state;
+}
+
+SwarmStatistics SwarmMember::statistics() {
+  if (!endpoint_) return shared_.statistics;
+  SwarmStatistics statistics;
+  act([&] { statistics = shared_.statistics; });
+  return statistics;
+}
+
+}  // namespace troika::parallel

@@ -1,0 +1,145 @@
+// A trainer's place in a swarm (docs/swarm.md): blocking calls of one thread around swarm::Peer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troika/base/clock.h"
+#include "troika/net/tcp_endpoint.h"
+#include "troika/parallel/swarm/swarm_dialer.h"
+#include "troika/parallel/swarm/swarm_peer.h"
+#include "troika/swarm/token.h"
+
+namespace troika::parallel {
+
+struct SwarmMemberOptions {
+  net::Secret secret;
+  swarm::Identity identity = swarm::Identity::random();
+  std::vector<net::Address> peers = {};
+  net::Address listen{"127.0.0.1", 0};        // port 0: any free one
+  std::optional<net::Address> announce = {};  // empty: `listen`
+  // Where the authority `peer.authority` is; not used without one.
+  net::Address authority = {};
+  int64_t min_peers = 1;
+  Milliseconds join_timeout{60'000};
+  // Without `schema`, `version` and `kinds`, which begin() adds.
+  swarm::PeerOptions<double> peer = {};
+};
+
+// A member begins with this.
+struct SwarmStart {
+  int64_t step = 0;        // of the state, which is the epoch of the swarm
+  std::string state;       // digest of the state; the same on all that begin with equal states
+  std::string schema;      // digest of the form of the values
+  std::string model;       // the same for people
+  bool is_double = false;  // values are float64, otherwise float32
+  // Returns the state at the beginning of the present step. Called by the trainer's thread in
+  // begin(), wanted() and average().
+  std::function<std::string()> save;
+};
+
+// Steps of the swarm that this member made.
+struct SwarmStatistics {
+  int64_t steps = 0;
+  int64_t whole_steps = 0;  // with all numbers averaged, of all members of the group
+  int64_t lone_steps = 0;   // of this member alone
+  int64_t loads = 0;        // states of others that it took
+  size_t members = 1;       // of the last group
+};
+
+// The functions block at most as they say, and are called by one thread.
+class SwarmMember {
+ public:
+  using Stops = std::function<bool()>;
+
+  explicit SwarmMember(SwarmMemberOptions options);
+  // Leaves.
+  ~SwarmMember();
+  SwarmMember(const SwarmMember&) = delete;
+  SwarmMember& operator=(const SwarmMember&) = delete;
+
+  const std::string& name() const { return options_.identity.name(); }
+  int64_t target_batch() const { return options_.peer.target_batch; }
+
+  // Listens, connects to the others and waits for min_peers; then, unless they have a later state,
+  // this member can train. Ends early if `stops`, which is called about ten times a second, returns
+  // true. Throws Error(swarm): `timeout` if no address of a peer answers, or too few peers come, in
+  // time; `usage` if the peers have another run, schema or target batch, or the authority refuses a
+  // token.
+  void begin(SwarmStart start, const Stops& stops);
+  void leave();
+
+  // Tells how many samples this member has processed for the step.
+  void report(int64_t samples);
+  // Whether the member must take the state of others before it goes on.
+  bool is_behind();
+  // Whether the swarm has the samples of the step, so that average() is to be called. Gives the
+  // state to peers that ask for it.
+  bool is_due();
+
+  enum class Outcome : uint8_t {
+    averaged,
+    no_step,  // nobody had a weight: the swarm gathers more samples for the same step
+    behind,   // is_behind()
+    stopped,
+  };
+  // Replaces `values`, which are a mean over this member's samples with this weight, by the mean of
+  // the group. The values must be finite. Blocks for averaging_time about, or until `stops`.
+  Outcome average(at::Tensor& values, double weight, const Stops& stops);
+
+  // If is_behind(): blocks until the state is here, and returns it; empty if it is not needed any
+  // more, or `stops` returned true.
+  std::optional<std::string> take_state(const Stops& stops);
+
+  SwarmStatistics statistics();
+
+ private:
+  // Shared with the callbacks, under Endpoint's rules for them.
+  struct Shared {
+    std::optional<int64_t> due = {};
+    std::optional<int64_t> contributed = {};  // the epoch of the contribution that is on its way
+    bool has_no_step = false;
+    std::optional<at::Tensor> averaged = {};
+    std::optional<std::string> loaded = {};
+    swarm::StateVersion saved_version = {};
+    std::shared_ptr<const std::string> saved = {};
+    net::Duration wanted_until{};  // somebody has asked for a state
+    std::string refusal = {};      // of a token
+    bool has_token = false;
+    SwarmStatistics statistics = {};
+  };
+
+  SwarmCallbacks callbacks();
+  void open(const SwarmStart& start);
+  void publish_contact();
+  void announce();  // again and again
+  void get_token(const Stops& stops);
+  void require_same(const std::string& schema);
+  void wait_for(const std::function<bool()>& is_there, const Stops& stops,
+                const std::function<std::string()>& describe);
+  bool is_behind_now() const;
+  bool wants_state() const;
+  void save();
+  // Calls run_until() in short turns, and serves states in between. Returns whether `is_over`.
+  bool wait(const std::function<bool()>& is_over, const Stops& stops);
+  void act(const std::function<void()>& body);
+
+  const SwarmMemberOptions options_;
+  std::function<std::string()> save_;
+  swarm::Contact contact_;
+  Shared shared_;
+  std::unique_ptr<net::TcpEndpoint> endpoint_;
+  std::unique_ptr<SwarmPeer> peer_;
+  std::unique_ptr<swarm::Door> door_;
+  std::unique_ptr<swarm::TokenKeeper> keeper_;
+  std::unique_ptr<SwarmDialer> dialer_;
+  swarm::Alive alive_;
+};
+
+}  // namespace troika::parallel

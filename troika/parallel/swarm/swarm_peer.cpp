@@ -1,0 +1,86 @@
+#include "troika/parallel/swarm/swarm_peer.h"
+
+#include <utility>
+
+#include "troika/compat/torch.h"
+
+namespace troika::parallel {
+
+namespace {
+
+template <typename Number>
+class PeerOf : public SwarmPeer {
+ public:
+  PeerOf(net::Endpoint& endpoint, const swarm::Identity& identity,
+         const swarm::PeerOptions<Number>& options, SwarmCallbacks callbacks)
+      : peer_(endpoint, identity, options,
+              {.due = std::move(callbacks.due),
+               .averaged = [averaged = std::move(callbacks.averaged)](
+                               const swarm::SwarmStep& step,
+                               const Values& values) { averaged(step, tensor_of(values)); },
+               .state = std::move(callbacks.state),
+               .load = [load = std::move(callbacks.load)](
+                           int64_t, const std::string& state) { load(state); }}) {}
+
+  void report(int64_t samples) override { peer_.report(samples); }
+  void contribute(int64_t epoch, const at::Tensor& values, double weight) override {
+    const auto numbers = values.contiguous();
+    const auto* first = numbers.data_ptr<Number>();
+    peer_.contribute(epoch, std::make_shared<std::vector<Number>>(first, first + numbers.numel()),
+                     weight);
+  }
+  void use_token(const std::string& token) override { peer_.use_token(token); }
+  swarm::StateVersion version() const override {
+    return {.epoch = peer_.epoch(),
+            .history = peer_.history(),
+            .is_partial = peer_.peers().front().is_partial};
+  }
+  bool is_discovering() const override { return peer_.is_discovering(); }
+  bool is_downloading() const override { return peer_.is_downloading(); }
+  bool is_connected(const std::string& peer) const override { return peer_.is_connected(peer); }
+  std::vector<swarm::PeerProgress> peers() const override { return peer_.peers(); }
+  swarm::Directory& directory() override { return peer_.directory(); }
+
+ private:
+  using Values = typename swarm::Peer<Number>::Values;
+
+  // Shares memory with the values.
+  static at::Tensor tensor_of(const Values& values) {
+    constexpr auto kType = std::is_same_v<Number, double> ? at::kDouble : at::kFloat;
+    return at::from_blob(
+        values->data(), {static_cast<int64_t>(values->size())}, [values](void*) {},
+        at::TensorOptions(kType));
+  }
+
+  swarm::Peer<Number> peer_;
+};
+
+}  // namespace
+
+std::unique_ptr<SwarmPeer> make_swarm_peer(bool is_double, net::Endpoint& endpoint,
+                                           const swarm::Identity& identity,
+                                           const swarm::PeerOptions<double>& options,
+                                           SwarmCallbacks callbacks) {
+  if (is_double) {
+    return std::make_unique<PeerOf<double>>(endpoint, identity, options, std::move(callbacks));
+  }
+  return std::make_unique<PeerOf<float>>(
+      endpoint, identity,
+      swarm::PeerOptions<float>{.run = options.run,
+                                .schema = options.schema,
+                                .target_batch = options.target_batch,
+                                .aggregation = options.aggregation,
+                                .authority = options.authority,
+                                .mode = options.mode,
+                                .bandwidth = options.bandwidth,
+                                .version = options.version,
+                                .discovery_time = options.discovery_time,
+                                .matchmaking_time = options.matchmaking_time,
+                                .averaging_time = options.averaging_time,
+                                .sender_timeout = options.sender_timeout,
+                                .seed = options.seed,
+                                .kinds = options.kinds},
+      std::move(callbacks));
+}
+
+}  // namespace troika::parallel

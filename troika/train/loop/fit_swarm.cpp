@@ -1,0 +1,76 @@
+// Fit's part in a swarm.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "troika/base/log.h"
+#include "troika/base/random.h"
+#include "troika/base/temporary_folder.h"
+#include "troika/compat/torch.h"
+#include "troika/nn/state.h"
+#include "troika/parallel/swarm/swarm_exchange.h"
+#include "troika/swarm/identity.h"
+#include "troika/train/loop/fit.h"
+#include "troika/train/options/limits.h"
+#include "troika/train/run/packed_folder.h"
+
+namespace troika::train {
+
+namespace {
+
+// The same for equal modules.
+std::string digest_of_state(const torch::nn::Module& module) {
+  std::string digests;
+  for (const auto& [name, tensor] : nn::named_state(module)) {
+    const auto values = tensor.detach().contiguous();
+    digests += name + swarm::digest_of({static_cast<const char*>(values.data_ptr()),
+                                        static_cast<size_t>(values.nbytes())});
+  }
+  return swarm::digest_of(digests);
+}
+
+}  // namespace
+
+void Fit::join_swarm() {
+  auto& swarm = *setup_.swarm;
+  const auto& options = setup_.options;
+  const auto& gradients = dynamic_cast<const parallel::SwarmExchange&>(engine_->store());
+  const auto seed = mix(static_cast<uint64_t>(options.run.seed),
+                        std::stoull(swarm.name().substr(0, 16), nullptr, 16),
+                        static_cast<uint64_t>(epochs_.at().step));
+  own_order_ = std::make_unique<OwnOrder>(
+      setup_.training, std::min(options.data.batch_size, epochs_.global_batch()), seed,
+      loader_options(options, engine_->placement().device.type()));
+  const auto optimizer = options.optimizer.name;
+  swarm.begin({.step = epochs_.at().step,
+               .state = digest_of_state(setup_.task.module()),
+               .schema = swarm::digest_of(gradients.schema() + optimizer),
+               .model = fmt::format(
+                   "{} with {} trained parameters and {}",
+                   options.model.name.empty() ? setup_.task.module().name() : options.model.name,
+                   setup_.trainable, optimizer),
+               .is_double = gradients.is_double(),
+               .save =
+                   [this] {
+                     const TemporaryFolder folder;
+                     return packed(checkpoints_.save_for_replica(folder.path()));
+                   }},
+              [this] { return stop_.ask_now(); });
+}
+
+bool Fit::take_swarm_state() {
+  const auto state = setup_.swarm->take_state([this] { return stop_.ask_now(); });
+  if (!state) return false;
+  const TemporaryFolder folder;
+  unpack(*state, folder.path());
+  origin_.take(folder.path(), {.epochs = epochs_,
+                               .clock = measured_.clock(),
+                               .context = context_,
+                               .log = log_,
+                               .engine = *engine_});
+  log::info("[swarm] has the state of step {}", epochs_.at().step);
+  return true;
+}
+
+}  // namespace troika::train
