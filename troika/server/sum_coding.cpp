@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "troika/base/checksum.h"
@@ -279,6 +280,16 @@ bool Residuals::encode(uint64_t key, const SumCoding& coding, ValueType type,
   if (encode_sum(coding, type, values, encoded, kept.data())) return true;
   kept_.erase(key);
   return false;
+}
+
+std::string Residuals::residual(uint64_t key) const {
+  const auto found = kept_.find(key);
+  return found == kept_.end() ? std::string() : found->second;
+}
+
+void Residuals::keep(uint64_t key, std::string residual) {
+  enter(key);
+  kept_[key] = std::move(residual);
 }
 
 void Residuals::enter(uint64_t key) {

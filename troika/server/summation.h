@@ -49,7 +49,9 @@ enum class SummationAction : uint8_t {
   set,     // keeps the values, and returns them
   change,  // adds the change since this worker last got them to the values kept, and returns these
   read,    // returns the values kept; none are sent
-  probe,   // returns nothing, for measurements of links
+  left_out,      // returns what encodings have left out of the means of this key
+  set_left_out,  // replaces that, before the next push of this key
+  probe,         // returns nothing, for measurements of links
 };
 
 // Bytes of values as they are sent, without heads of messages.
@@ -99,6 +101,7 @@ class SummationServer {
   void add(const std::string& peer, Push push);
   // Acts on values that are kept.
   void hold(const std::string& peer, Push push);
+  void answer_left_out(const std::string& peer, const Push& push);
   // Sends the mean to all workers of the sum.
   void publish(uint64_t key, Sum& sum);
   void fail(const std::string& reason);
@@ -140,8 +143,8 @@ struct SummationClientOptions {
 inline constexpr uint64_t kLayoutBit = uint64_t{1} << 31;
 
 // Values that take part in one mean, or in another action. `values` is replaced by what the server
-// returns; it must stay valid and
-// untouched until `done` has run, or drop() has returned, or the client has ended.
+// returns, by zeros if nothing was left out; it must stay valid and untouched until `done` has run,
+// or drop() has returned, or the client has ended.
 struct SummationPiece {
   uint64_t key = 0;
   size_t server = 0;     // index of SummationClientOptions::servers
@@ -171,6 +174,11 @@ class SummationClient {
   // returns why it is no use to wait, or nothing.
   void wait(Deadline deadline, const std::function<std::string()>& trouble = {},
             const std::function<bool()>& is_enough = {});
+  // Returns what encodings have left out of the values of this key that were pushed so far, in
+  // their type; empty: nothing.
+  std::string left_out(uint64_t key);
+  // Replaces that, before the next push of this key.
+  void set_left_out(uint64_t key, std::string values);
   // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
   // succeeds. Without any it does nothing.
   void drop();
