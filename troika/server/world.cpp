@@ -27,6 +27,8 @@ namespace {
 constexpr const char* kWorker = "worker-";
 constexpr Milliseconds kBetweenAttempts{50};
 constexpr Milliseconds kAttempt{500};
+// How late a process may come after a run has failed before it began, and still hear why.
+constexpr std::chrono::seconds kLateness{5};
 
 [[noreturn]] void refuse_variable(const std::string& name, const std::string& got,
                                   const std::string& expected) {
@@ -292,6 +294,11 @@ Worker& World::ready(Worker& worker, Node& node, Deadline deadline) {
   return worker;
 }
 
+net::Endpoint& World::worker_endpoint() {
+  TROIKA_CHECK(worker_, "this process has no worker");
+  return nodes_.back()->endpoint;
+}
+
 net::Endpoint& World::connected_endpoint(Deadline deadline) {
   TROIKA_CHECK(worker_, "this process has no worker");
   auto& node = *nodes_.back();
@@ -354,13 +361,13 @@ void World::serve_scheduler(Deadline deadline, const std::function<bool()>& is_a
     return std::ranges::any_of(nodes_,
                                [&](const auto& node) { return node->endpoint.name() == peer; });
   };
+  const auto failure = scheduler_->failure();
+  if (!failure.empty()) scheduler_->wait_until_all_have_heard(kLateness);
   // The servers end when they have heard of it.
   nodes_[0]->endpoint.run_until([&] { return std::ranges::all_of(nodes_[0]->peers, is_here); },
                                 std::chrono::seconds(2));
-  if (const auto failure = scheduler_->failure(); !failure.empty()) {
-    throw Error("server", ErrorKind::peer,
-                {.what = "the run has ended before all processes had joined", .got = failure});
-  }
+  if (failure.empty()) return;
+  throw Error("server", ErrorKind::peer, {.what = "the run cannot go on", .got = failure});
 }
 
 void World::serve(Deadline deadline, net::Duration patience,
