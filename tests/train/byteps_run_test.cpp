@@ -169,7 +169,7 @@ TEST_F(BytePsRun, ResumesWithTheErrorsOfCodecs) {
   options_.optimizer.name = "sgd";
   options_.checkpoint.every_n_train_steps = 5;
   options_.checkpoint.every_n_epochs = 0;
-  for (const std::string hook : {"topk", "onebit", "dither"}) {
+  for (const std::string hook : {"topk", "onebit", "natural"}) {
     SCOPED_TRACE(hook);
     auto options = byteps({"ddp.hook=" + hook, "ddp.topk_density=0.3", "run.name=" + hook,
                            "byteps.partition_bytes=128", "comm.bucket_megabytes=0.0002"});
@@ -197,7 +197,7 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
                "rank's process (troika launch --servers K --workers N starts them)");
   EXPECT_ERROR(fit(byteps({"ddp.hook=powersgd"}), 1), ErrorKind::usage,
                "[train] summation servers have not all codecs; got ddp.hook powersgd, expected "
-               "none, fp16, int8, topk, onebit, randomk or dither");
+               "none, fp16, int8, topk, onebit, randomk, dither or natural");
   EXPECT_ERROR(fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1),
                ErrorKind::usage,
                "[train] byteps.asynchronous sends whole parameters after each step; got "

@@ -23,20 +23,22 @@ struct PushHead;
 // The form in which gradients and means are sent. All but `plain` lose bits.
 enum class SumForm : uint8_t {
   plain,
-  half,    // IEEE 754 binary16
-  int8,    // for each block of values, a scale and one byte for each value
-  top,     // the values of the largest magnitudes, with their places; the others are zero
-  sign,    // one bit for each value, and the mean magnitude (1-bit SGD: Seide et al., 2014)
-  random,  // values at random places, with the seed of these; the others are zero
-  dither,  // as int8, rounded up or down at random, so that the expectation is the value (QSGD:
-           // Alistarh et al., NeurIPS 2017)
+  half,     // IEEE 754 binary16
+  int8,     // for each block of values, a scale and one byte for each value
+  top,      // the values of the largest magnitudes, with their places; the others are zero
+  sign,     // one bit for each value, and the mean magnitude (1-bit SGD: Seide et al., 2014)
+  random,   // values at random places, with the seed of these; the others are zero
+  dither,   // as int8, rounded up or down at random, so that the expectation is the value (QSGD:
+            // Alistarh et al., NeurIPS 2017)
+  natural,  // as dither, but levels are powers of two (natural dithering: Horvath et al., 2019,
+            // arXiv 1905.10988), so that small values of a block lose less
 };
-inline constexpr SumForm kLastSumForm = SumForm::dither;
+inline constexpr SumForm kLastSumForm = SumForm::natural;
 
 struct SummationCoding {
   SumForm form = SumForm::plain;
   double density = 0.01;  // top and random: the part of a piece's values that is sent
-  uint32_t block = 256;   // int8 and dither: values that share a scale
+  uint32_t block = 256;   // int8, dither and natural: values that share a scale
   // Keep what an encoding leaves out, and add it to the next values of the key: on the way to the
   // servers at the worker, and on the way back at the server (two-way: Zheng et al., NeurIPS 2019,
   // arXiv 1905.10936).
