@@ -29,6 +29,14 @@ constexpr Milliseconds kBetweenAttempts{50};
 constexpr Milliseconds kAttempt{500};
 // How late a process may come after a run has failed before it began, and still hear why.
 constexpr std::chrono::seconds kLateness{5};
+// A scheduler that is silent for this time is lost, for a worker that waits for servers. It is
+// long, because the processes of a world may begin one after the other.
+constexpr std::chrono::seconds kSilence{30};
+
+std::string text_of_silence(net::Duration silence) {
+  return fmt::format("the scheduler was last heard of {:.1f} s ago",
+                     std::chrono::duration<double>(silence).count());
+}
 
 [[noreturn]] void refuse_variable(const std::string& name, const std::string& got,
                                   const std::string& expected) {
@@ -305,7 +313,9 @@ net::Endpoint& World::connected_endpoint(Deadline deadline) {
   std::vector<std::string> missing;
   std::string refusal;
   const auto are_connected = [&] {
-    refusal = worker_->surroundings().refusal;
+    const auto now = worker_->surroundings();
+    refusal = now.refusal;
+    if (now.scheduler_silence > kSilence) refusal = text_of_silence(now.scheduler_silence);
     if (!refusal.empty()) return true;
     missing.clear();
     for (int i = 0; i < first_servers_; ++i) {
@@ -330,10 +340,7 @@ net::Endpoint& World::connected_endpoint(Deadline deadline) {
 std::string World::trouble(net::Duration patience) {
   const auto now = worker_->surroundings();
   if (!now.refusal.empty()) return now.refusal;
-  if (now.scheduler_silence > patience) {
-    return fmt::format("the scheduler was last heard of {:.1f} s ago",
-                       std::chrono::duration<double>(now.scheduler_silence).count());
-  }
+  if (now.scheduler_silence > patience) return text_of_silence(now.scheduler_silence);
   for (int i = 0; i < first_servers_; ++i) {
     const auto name = fmt::format("server-{}", i);
     if (!now.servers.contains(name)) return "the scheduler has not heard of " + name + " for long";
