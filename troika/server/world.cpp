@@ -25,18 +25,11 @@ namespace troika::server {
 namespace {
 
 constexpr const char* kWorker = "worker-";
-constexpr Milliseconds kBetweenAttempts{50};
-constexpr Milliseconds kAttempt{500};
+constexpr Milliseconds kBetweenAttempts{50}, kAttempt{500};
 // How late a process may come after a run has failed before it began, and still hear why.
 constexpr std::chrono::seconds kLateness{5};
-// A scheduler that is silent for this time is lost, for a worker that waits for servers. It is
-// long, because the processes of a world may begin one after the other.
+// A scheduler that is silent for this time is lost, for a worker that waits for servers.
 constexpr std::chrono::seconds kSilence{30};
-
-std::string text_of_silence(net::Duration silence) {
-  return fmt::format("the scheduler was last heard of {:.1f} s ago",
-                     std::chrono::duration<double>(silence).count());
-}
 
 [[noreturn]] void refuse_variable(const std::string& name, const std::string& got,
                                   const std::string& expected) {
@@ -64,8 +57,7 @@ std::string address_text(const std::string& host, int port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
-// Blocks below 32 MiB stay with this process when they are freed. Otherwise each large message
-// takes new pages from the kernel, which takes longer than its copy.
+// Freed blocks below 32 MiB stay with this process: new pages take longer than a message's copy.
 void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
@@ -164,8 +156,7 @@ class World::Node {
       for (const auto& word : split(trim(addresses), ' ')) parsed.push_back(parse_address(word));
       endpoint.connect(peer, parsed, Deadline::after(kAttempt));
     } catch (const Error&) {
-      // It is tried again. The scheduler declares nodes lost that have ended, and calls that wait
-      // for others have deadlines.
+      // It is tried again. Calls that wait for others have deadlines.
     }
   }
 
@@ -314,8 +305,7 @@ net::Endpoint& World::connected_endpoint(Deadline deadline) {
   std::string refusal;
   const auto are_connected = [&] {
     const auto now = worker_->surroundings();
-    refusal = now.refusal;
-    if (now.scheduler_silence > kSilence) refusal = text_of_silence(now.scheduler_silence);
+    refusal = now.scheduler_silence > kSilence ? "a scheduler silent for 30 s" : now.refusal;
     if (!refusal.empty()) return true;
     missing.clear();
     for (int i = 0; i < first_servers_; ++i) {
@@ -340,7 +330,10 @@ net::Endpoint& World::connected_endpoint(Deadline deadline) {
 std::string World::trouble(net::Duration patience) {
   const auto now = worker_->surroundings();
   if (!now.refusal.empty()) return now.refusal;
-  if (now.scheduler_silence > patience) return text_of_silence(now.scheduler_silence);
+  if (now.scheduler_silence > patience) {
+    return fmt::format("the scheduler was last heard of {:.1f} s ago",
+                       std::chrono::duration<double>(now.scheduler_silence).count());
+  }
   for (int i = 0; i < first_servers_; ++i) {
     const auto name = fmt::format("server-{}", i);
     if (!now.servers.contains(name)) return "the scheduler has not heard of " + name + " for long";
