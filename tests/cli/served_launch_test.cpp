@@ -270,6 +270,9 @@ TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {
        "error: [parallel] ranks were launched as workers with servers in their processes; got 0 "
        "servers, expected at least 1 (without a launch of servers, the ranks' processes have "
        "servers: troika launch -n RANKS)\n"},
+      {1, "train --trainer.strategy=zero2 --plan auto",
+       "error: [train] --plan auto in a launch with servers replaces data parallelism; got "
+       "strategy zero2, expected strategy auto, ddp or byteps\n"},
       {1, "validate run.toml",
        "error: [cluster] servers were launched beside the ranks; got troika validate, expected "
        "troika train (troika launch -n starts ranks without servers)\n"},
@@ -282,6 +285,16 @@ TEST_F(ServedLaunch, RefusesWhatHasNoUseForServers) {
     EXPECT_EQ(outcome.exit_code, 2) << arguments;
     EXPECT_THAT(outcome.err, HasSubstr(message));
   }
+  write_file_atomically(folder_ / "cluster.toml",
+                        "[links.network]\nbandwidth = 1e6\n[[devices]]\nhost = \"a\"\n"
+                        "[[devices]]\nhost = \"b\"\ncount = 0\n");
+  const auto without =
+      run_program(fmt::format("cd {}; exec {} train --plan auto --cluster cluster.toml",
+                              folder_.path().string(), TROIKA_PROGRAM));
+  EXPECT_EQ(without.exit_code, 2);
+  EXPECT_THAT(without.err,
+              HasSubstr("error: [train] spare hosts of --cluster, and no servers were "
+                        "launched; got 1, expected 0, or troika launch --servers 1\n"));
 }
 
 }  // namespace

@@ -40,6 +40,8 @@ class LateSums : public BucketSums {
     return 0;
   }
   void drop() override {}
+  state::StateDict state() override { return {}; }
+  void load_state(const state::StateDict& /*state*/) override {}
 
   std::set<size_t> missing;
 

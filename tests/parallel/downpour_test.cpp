@@ -6,10 +6,13 @@
 #include <atomic>
 #include <map>
 
+#include "tests/net/endpoints.h"
 #include "tests/parallel/replica.h"
 #include "tests/support/errors.h"
 #include "troika/comm/local/local.h"
 #include "troika/parallel/servers/downpour.h"
+#include "troika/parallel/servers/replica_numbers.h"
+#include "troika/server/world.h"
 
 namespace troika::parallel {
 namespace {
@@ -359,6 +362,22 @@ TEST(Downpour, CutsHaveTheBuffersOfTheFirstReplica) {
     for (const auto& parameter : module->parameters())
       EXPECT_TRUE(parameter.eq(1).all().item<bool>());
   });
+}
+
+// One rank of the replica that gives is lost before it has given: neither of the others takes it.
+TEST(Downpour, AllRanksOfAReplicaDecideByTheTablesOfAllPlaces) {
+  constexpr int64_t kCut = 3;
+  const std::vector<std::string> places{"place-0.", "place-1."};
+  ReplicaNumbers first(0, 2, places[0], places), second(0, 2, places[1], places);
+  server::World world({}, {.scheduler = {.tables = {first.spec(), second.spec()}}});
+  auto& worker = world.worker(net::soon());
+  first.use(worker);
+  second.use(worker);
+  first.end_giving(kCut, 0, net::soon());
+  for (auto* of : {&first, &second}) EXPECT_FALSE(of->has_been_given(kCut, 0, net::soon()));
+  second.end_giving(kCut, 0, net::soon());
+  for (auto* of : {&first, &second}) EXPECT_TRUE(of->has_been_given(kCut, 0, net::soon()));
+  world.leave(net::soon());
 }
 
 TEST(Downpour, WhatItCannotDoIsRefused) {

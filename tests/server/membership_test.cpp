@@ -107,6 +107,11 @@ TEST(ServerMembership, ARunThatLosesNodesBeforeItBeginsEnds) {
       EXPECT_EQ(membership.state_for(node).refusal, name + " is lost: killed by SIGKILL (137)");
     }
     EXPECT_TRUE(membership.have_workers_ended());
+    EXPECT_FALSE(membership.have_all_heard()) << "one is late";
+    const std::string late = name == "worker-1" ? "server-1" : "worker-1";
+    membership.take(late, late == "server-1" ? server_beat(1) : worker_beat(1), milliseconds(2));
+    EXPECT_EQ(membership.state_for(late).refusal, name + " is lost: killed by SIGKILL (137)");
+    EXPECT_EQ(membership.have_all_heard(), name != "server-0") << "server-1 is to come, too";
   }
   auto membership = begin();
   EXPECT_FALSE(membership.note_end("worker-0", "exit code 1")) << "it has joined";
@@ -129,6 +134,20 @@ TEST(ServerMembership, ARunThatHasBegunGoesOnWithoutLostNodes) {
   EXPECT_FALSE(membership.note_end("server-1", "killed by SIGKILL (137)"));
   EXPECT_FALSE(membership.note_end("worker-0", "killed by SIGKILL (137)"));
   EXPECT_EQ(membership.failure(), "");
+}
+
+// No other server has what a summation server sums.
+TEST(ServerMembership, ARunWithoutTablesEndsWithAServer) {
+  auto options = membership_options();
+  options.tables.clear();
+  options.takes_tables = true;
+  options.first_servers = 2;
+  Membership membership(options);
+  membership.take("server-0", server_beat(1), milliseconds(1));
+  membership.take("server-1", server_beat(1), milliseconds(1));
+  membership.take("worker-0", worker_beat(1), milliseconds(1));
+  EXPECT_TRUE(membership.note_end("server-1", "killed by SIGKILL (137)"));
+  EXPECT_EQ(membership.state_for("worker-0").refusal, "server-1 is lost: killed by SIGKILL (137)");
 }
 
 // They will not come again.

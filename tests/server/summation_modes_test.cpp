@@ -62,6 +62,10 @@ void expect_codings() {
   for (size_t i = 0; i < values.size(); ++i) {
     EXPECT_LE(std::abs(left_out[i]), 143.0 / 127 * 1.001);
   }
+  const auto natural = decoded({SumForm::natural, 64}, values, left_out);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_LE(std::abs(left_out[i]), std::abs(values[i]) * 1.001) << "the level above is twice it";
+  }
   const auto halves = decoded({SumForm::half, 0}, values, left_out);
   EXPECT_EQ(halves[3], from_half(to_half(static_cast<float>(values[3]))));
 }
@@ -88,11 +92,32 @@ TEST(SumCoding, DitheringHasTheExpectationOfTheValues) {
   }
 }
 
+TEST(SumCoding, NaturalDitheringHasTheExpectationOfTheValues) {
+  constexpr int kDraws = 10'000;
+  std::vector<double> values{1, 0, 0.3, -0.7, 0.011, 1e-50, 0.5, -0.25}, sums(8), left_out;
+  for (int draw = 0; draw < kDraws; ++draw) {
+    values[1] = 1e-9 * draw;
+    const auto result = decoded({SumForm::natural, 8}, values, left_out);
+    for (size_t i = 0; i < values.size(); ++i) {
+      sums[i] += result[i] / kDraws;
+      const double part = std::abs(result[i]);
+      int exponent = 0;
+      EXPECT_TRUE(part == 0 || std::frexp(part, &exponent) == 0.5) << "a power of two";
+    }
+  }
+  // Six standard deviations of a mean of roundings to p and 2 p.
+  for (size_t i = 2; i < values.size(); ++i) {
+    EXPECT_NEAR(sums[i], values[i], 6 * 0.5 * std::abs(values[i]) / std::sqrt(kDraws) + 1e-38);
+  }
+  EXPECT_NEAR(sums[0], 1, 1e-12);
+  for (const size_t exact : {6u, 7u}) EXPECT_NEAR(sums[exact], values[exact], 1e-12);
+}
+
 // The numbers that are sent and those that are kept are together those that were given (error
 // feedback).
 TEST(SumCoding, ResidualsHaveWhatWasLeftOut) {
   constexpr size_t kCount = 400;
-  for (const auto form : {SumForm::sign, SumForm::random, SumForm::dither}) {
+  for (const auto form : {SumForm::sign, SumForm::random, SumForm::dither, SumForm::natural}) {
     Residuals residuals;
     const SumCoding coding = coding_for({.form = form, .density = 0.1, .block = 50}, kCount);
     std::vector<double> given(kCount), sent(kCount);

@@ -187,6 +187,30 @@ TEST(ServerWorld, EndsOnRequestAfterTheWorkers) {
   EXPECT_NO_THROW(scheduler.serve(net::soon(), patience, always));
 }
 
+TEST(ServerWorld, AWorkerDoesNotWaitForALostScheduler) {
+  const auto secret = net::Secret::random();
+  WorldParts parts;
+  parts.scheduler.tables = {{.name = "w", .keys = 10}};
+  parts.worker.patience = std::chrono::seconds(1);
+  WorldOptions options{.role = WorldRole::scheduler, .scheduler = "127.0.0.1:0", .secret = secret};
+  auto scheduler = std::make_unique<World>(options, parts);
+  options.scheduler = scheduler->scheduler_address();
+  options.role = WorldRole::server;
+  const World server(options, parts);
+  options.role = WorldRole::worker;
+  World worker(options, parts);
+  worker.worker(net::soon());
+  scheduler.reset();
+  try {
+    worker.leave(Deadline::after(std::chrono::minutes(5)));
+    ADD_FAILURE() << "nobody has confirmed it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::peer);
+    EXPECT_THAT(error.what(),
+                HasSubstr("could not leave in time; got the scheduler was last heard"));
+  }
+}
+
 TEST(ServerWorld, AServerThatCannotWorkEnds) {
   WorldParts parts;
   parts.scheduler.tables = {{.name = "w", .keys = 10, .update = parse_update("user name=least")}};

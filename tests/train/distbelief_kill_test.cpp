@@ -1,13 +1,15 @@
-// Scheduler, servers and replicas of the DistBelief strategies are processes of their own, one of
-// which is killed at a random instant. The others go on as if nothing had happened, or end soon
-// with an error that names what was lost.
+// Scheduler, servers and workers of the strategies of DistBelief and BytePS are processes of their
+// own, one of which is killed at a random instant. The others go on as if nothing had happened, or
+// end soon with an error that names what was lost.
 //
 // Processes are forked before any thread is started.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <thread>
 
@@ -32,6 +34,7 @@ constexpr int kServers = 2, kWorkers = 3;
 constexpr int kFirstWorker = 1 + kServers;  // process 0 is the scheduler
 constexpr int kProcesses = kFirstWorker + kWorkers;
 constexpr int64_t kEpochs = 12;
+constexpr std::array kStrategies{"sandblaster", "downpour", "byteps"};
 
 struct Scene {
   std::string strategy;
@@ -83,6 +86,7 @@ std::shared_ptr<Task> make_slow_task() {
   set("TROIKA_SCHEDULER", fmt::format("127.0.0.1:{}", scene.scheduler_port));
   set("TROIKA_SERVERS", std::to_string(kServers));
   set("TROIKA_WORKERS", std::to_string(kWorkers));
+  set("TROIKA_ENDS", (folder / "ends").string());
   set("TROIKA_RUN_SECRET", std::string(64, 'a'));
   const auto options = options_of(scene, folder);
   if (is_worker) {
@@ -117,8 +121,20 @@ std::vector<double> weights_of(const std::filesystem::path& run) {
 }
 
 // Returns how all processes end. As a launch does, asks scheduler and servers to end when the
-// workers have.
-std::vector<int> end_of(Life& life) {
+// workers have, and all of them some time after the scheduler has failed. Without it, the workers
+// must find that out by themselves.
+std::vector<int> end_of(Life& life, bool has_scheduler = true) {
+  constexpr Milliseconds kBetween(20), kGrace(1000), kPatience(60'000);
+  const auto have_ended = [&](Milliseconds within) {
+    return life.end_before(Deadline::after(within), kFirstWorker, kProcesses);
+  };
+  const auto deadline = Deadline::after(kPatience);
+  while (has_scheduler && !deadline.passed() && !have_ended(kBetween)) {
+    if (!life.ends_within(Milliseconds(0))) continue;
+    if (have_ended(kGrace)) break;
+    for (int process = 1; process < kProcesses; ++process) life.kill(process, SIGTERM);
+    break;
+  }
   const auto workers = life.statuses(kFirstWorker, kProcesses);
   for (int process = 0; process < kFirstWorker; ++process) life.kill(process, SIGTERM);
   auto statuses = life.statuses(0, kFirstWorker);
@@ -128,7 +144,8 @@ std::vector<int> end_of(Life& life) {
 
 struct Ended {
   std::vector<int> statuses;
-  Milliseconds time{0};
+  Milliseconds time{0};        // from the start to the end of all
+  Milliseconds since_kill{0};  // from the kill
 };
 
 // Runs the scene, and kills a process after some time unless it is -1.
@@ -137,14 +154,19 @@ Ended run_scene(Scene scene, int victim, Milliseconds after, const std::filesyst
   scene.scheduler_port = cluster::free_port();
   const auto begin = Clock::now();
   Life life(kProcesses, [&](int process) { be_process(process, scene, folder); });
-  // A run whose servers do not all come waits for them for minutes.
-  const bool is_server = victim > 0 && victim < kFirstWorker;
-  while (is_server && !std::filesystem::exists(folder / "run/metrics.csv")) {
-    if (life.ends_within(Milliseconds(5))) break;
+  auto killed = Clock::now();
+  if (victim >= 0 && !life.ends_within(after)) {
+    life.kill(victim);
+    killed = Clock::now();
+    // As a launch does.
+    const bool is_worker = victim >= kFirstWorker;
+    const int index = is_worker ? victim - kFirstWorker : victim - 1;
+    std::ofstream(folder / "ends", std::ios::app)
+        << fmt::format("{}-{} killed by SIGKILL (137)\n", is_worker ? "worker" : "server", index);
   }
-  if (victim >= 0 && !life.ends_within(is_server ? after / 2 : after)) life.kill(victim);
-  Ended ended{.statuses = end_of(life)};
+  Ended ended{.statuses = end_of(life, victim != 0)};
   ended.time = std::chrono::duration_cast<Milliseconds>(Clock::now() - begin);
+  ended.since_kill = std::chrono::duration_cast<Milliseconds>(Clock::now() - killed);
   return ended;
 }
 
@@ -161,11 +183,18 @@ std::string output_of(int worker, const std::filesystem::path& folder) {
 // of them has named the victim. While they join, the others may name the rank that has failed.
 bool expect_finished_or_named(const Ended& ended, int victim, const std::filesystem::path& folder) {
   std::string errors;
+  const auto log = folder / "output-of-0";
+  const auto of_scheduler = std::filesystem::exists(log) ? read_file(log) : "";
+  const auto failure = of_scheduler.find("error: ");
+  if (failure != std::string::npos) errors = of_scheduler.substr(failure);
   for (int worker = 0; worker < kWorkers; ++worker) {
     const int process = kFirstWorker + worker;
     if (process == victim) continue;
     const int status = ended.statuses[static_cast<size_t>(process)];
     if (has_exited(status, 0)) continue;
+    // It was asked to end when the scheduler had failed.
+    if (failure != std::string::npos && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM)
+      continue;
     const auto output = output_of(worker, folder);
     EXPECT_TRUE(has_exited(status, 2)) << status << output;
     const auto at = output.find("error of rank");
@@ -192,12 +221,13 @@ int number_from(const char* variable, int otherwise) {
 
 // scripts/test-distbelief-kills kills more.
 TEST(DistBeliefKills, AtRandomInstants) {
-  const int kills = number_from("TROIKA_DISTBELIEF_KILLS", 2);
-  Random random(static_cast<uint64_t>(number_from("TROIKA_DISTBELIEF_KILL_SEED", 1)));
+  const int kills = number_from("TROIKA_DISTBELIEF_KILLS", 3);
+  Random random(static_cast<uint64_t>(number_from("TROIKA_DISTBELIEF_KILL_SEED", 2)));
   std::map<std::string, std::pair<Milliseconds, std::vector<double>>> undisturbed;
   int finished = 0, named = 0;
+  Milliseconds slowest{0};  // from a kill to the end that names it
   for (int kill = 0; kill < kills; ++kill) {
-    const std::string strategy = kill % 2 == 0 ? "sandblaster" : "downpour";
+    const std::string strategy = kStrategies[static_cast<size_t>(kill) % kStrategies.size()];
     auto& [time, weights] = undisturbed[strategy];
     if (weights.empty()) {
       const TemporaryFolder folder;
@@ -211,7 +241,8 @@ TEST(DistBeliefKills, AtRandomInstants) {
     }
     const TemporaryFolder folder;
     const int victim = static_cast<int>(random.below(kProcesses));
-    const int copies = static_cast<int>(random.below(2));
+    // Summation servers keep nothing of which there could be copies.
+    const int copies = strategy == "byteps" ? 0 : static_cast<int>(random.below(2));
     const Milliseconds after(random.below(static_cast<uint64_t>(time.count())));
     SCOPED_TRACE(fmt::format("{}, process {} of {}, {} copies, after {} ms of {}", strategy, victim,
                              kProcesses, copies, after.count(), time.count()));
@@ -219,6 +250,7 @@ TEST(DistBeliefKills, AtRandomInstants) {
         run_scene({.strategy = strategy, .copies = copies}, victim, after, folder.path());
     const bool have_finished = expect_finished_or_named(ended, victim, folder.path());
     ++(have_finished ? finished : named);
+    if (!have_finished) slowest = std::max(slowest, ended.since_kill);
     if (!have_finished || strategy != "sandblaster") continue;
     for (int worker = 0; worker < kWorkers; ++worker) {
       if (kFirstWorker + worker == victim) continue;
@@ -227,8 +259,10 @@ TEST(DistBeliefKills, AtRandomInstants) {
       for (size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], weights[i], 1e-8);
     }
   }
-  fmt::print("{{\"kills\": {}, \"went_on\": {}, \"ended_with_the_name\": {}}}\n", kills, finished,
-             named);
+  fmt::print(
+      "{{\"kills\": {}, \"went_on\": {}, \"ended_with_the_name\": {}, \"slowest_seconds\": "
+      "{:.1f}}}\n",
+      kills, finished, named, static_cast<double>(slowest.count()) / 1000);
 }
 
 // A replica, also the first one, costs its own work only.

@@ -216,6 +216,39 @@ TEST_F(DownpourRun, ReplicasOfTwoStagesLearnFromTheirSamples) {
   EXPECT_FALSE(std::filesystem::exists(other.parent_path() / "2")) << "two replicas";
 }
 
+// The last block has the parameters of the first one.
+std::shared_ptr<Task> make_tied_blocks() {
+  const auto model = std::make_shared<nn::Model>();
+  const auto layer = model->place("first", torch::nn::Linear(3, 3));
+  const auto middle = model->place("middle", torch::nn::Linear(3, 3));
+  model->add_block(
+      {"first", {"first"}, {}, [layer](const at::Tensor& x) { return layer->forward(x).tanh(); }});
+  model->add_block(
+      {"middle", {"middle"}, {}, [middle](const at::Tensor& x) { return middle->forward(x); }});
+  model->add_block({"last", {}, {"first.weight", "first.bias"}, [layer](const at::Tensor& x) {
+                      return layer->forward(x).slice(1, 0, 2);
+                    }});
+  fill_with_waves(*model);
+  return std::make_shared<Task>(model);
+}
+
+// Before any communication, so on all ranks.
+TEST_F(DownpourRun, RefusesSeveralPartsOnARank) {
+  const auto refused = [&](const std::string& change, auto make_task, const std::string& got) {
+    const auto options = downpour({"mesh.pipeline=2", "pipeline.micro_batches=2", change});
+    comm::local::run_ranks(comm::local::make(2, {0, 0}), [&](const comm::Group& group) {
+      const auto task = make_task();
+      const Waves waves;
+      EXPECT_ERROR(Trainer(options, group).fit(*task, waves, waves), ErrorKind::usage,
+                   "[parallel] servers step one part of the model for each rank; got " + got +
+                       ", expected one stage on each rank, and no parameter that several stages "
+                       "use");
+    });
+  };
+  refused("pipeline.schedule=interleaved", make_three_blocks, "2 stages on a rank");
+  refused("pipeline.schedule=1f1b", make_tied_blocks, "first.bias in several stages");
+}
+
 TEST_F(DownpourRun, RefusesWhatContradicts) {
   const auto refused = [&](const std::vector<std::string>& changes, const std::string& message) {
     EXPECT_ERROR(fit(downpour(changes), 1), ErrorKind::usage, message);

@@ -40,6 +40,14 @@ class Life {
     pollfd entry{descriptors_[0], POLLIN, 0};
     return ::poll(&entry, 1, static_cast<int>(time.count())) > 0;
   }
+  // Whether the ranks from `first` to below `end` end before the deadline.
+  bool end_before(Deadline deadline, size_t first, size_t end) const {
+    for (size_t i = first; i < end; ++i) {
+      pollfd entry{descriptors_[i], POLLIN, 0};
+      if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) <= 0) return false;
+    }
+    return true;
+  }
   void kill(int rank, int signal = SIGKILL) const {
     ::kill(pids_[static_cast<size_t>(rank)], signal);
   }

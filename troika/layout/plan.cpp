@@ -150,7 +150,7 @@ void add_summation(config::Table& table, SummationExchange& summation) {
 void add_compression(config::Table& table, Compression& compression) {
   table.add("compression.codec", &compression.codec, "compression of gradients in their all-reduce",
             config::one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8", "onebit", "randomk",
-                            "dither"}));
+                            "dither", "natural"}));
   table.add("compression.error_feedback", &compression.error_feedback,
             "all but fp16 and bf16: add the compression error to the next gradient");
   table.add("compression.powersgd_rank", &compression.powersgd_rank,
@@ -162,7 +162,8 @@ void add_compression(config::Table& table, Compression& compression) {
   table.add("compression.topk_density", &compression.topk_density,
             "topk and randomk: fraction of the elements that is sent", config::above_to(0.0, 1.0));
   table.add("compression.int8_block", &compression.int8_block,
-            "int8 and dither: number of elements that share a scale", config::count_from(1));
+            "int8, dither and natural: number of elements that share a scale",
+            config::count_from(1));
 }
 
 std::vector<std::string> plan_schedule_names() {

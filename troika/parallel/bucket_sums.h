@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "troika/parallel/buckets.h"
+#include "troika/state/state_dict.h"
 
 namespace troika::parallel {
 
@@ -30,6 +31,12 @@ class BucketSums {
   virtual size_t finish_any(const std::vector<size_t>& buckets) = 0;
   // Lets go of buckets whose averages are not finished. Does nothing between steps.
   virtual void drop() = 0;
+  // Returns all that the next step's averages depend on besides gradients, for a checkpoint.
+  // Called between steps. A rank that lacks a tensor loads that of rank 0.
+  virtual state::StateDict state() = 0;
+  // Replaces it, for the buckets that were laid out. Called by all ranks between steps. Throws
+  // Error(usage) for a tensor that does not belong.
+  virtual void load_state(const state::StateDict& state) = 0;
 };
 
 }  // namespace troika::parallel

@@ -20,6 +20,7 @@ namespace troika::parallel {
 namespace {
 
 constexpr std::string_view kCodec = "codec.";
+constexpr std::string_view kSums = "sums.";
 
 }  // namespace
 
@@ -170,6 +171,7 @@ optim::NamedTensors DataParallel::state() const {
   if (codec_) {
     state::append(result, std::string(kCodec), codec_->state());
   }
+  if (options_.sums) state::append(result, std::string(kSums), options_.sums->state());
   if (reducer_->order_is_final()) {
     std::map<std::string, int64_t> places;
     for (const auto& parameter : nn::trained_parameters(module_)) {
@@ -183,11 +185,15 @@ optim::NamedTensors DataParallel::state() const {
 }
 
 void DataParallel::load_state(const optim::NamedTensors& state) {
-  state::StateDict codec_state;
+  state::StateDict codec_state, state_of_sums;
   std::vector<std::string> order;
   for (const auto& [name, tensor] : state) {
     if (codec_ && name.starts_with(kCodec)) {
       codec_state.emplace_back(name.substr(kCodec.size()), tensor);
+      continue;
+    }
+    if (options_.sums && name.starts_with(kSums)) {
+      state_of_sums.emplace_back(name.substr(kSums.size()), tensor);
       continue;
     }
     if (name != kBucketOrder) refuse_state(name);
@@ -202,6 +208,7 @@ void DataParallel::load_state(const optim::NamedTensors& state) {
   options_.bucket_order = order;
   make_reducer();
   if (codec_) codec_->load_state(codec_state);
+  if (options_.sums) options_.sums->load_state(state_of_sums);
 }
 
 std::vector<std::string> DataParallel::bucket_order() const {

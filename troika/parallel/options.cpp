@@ -40,9 +40,9 @@ void add_options(config::Table& table, DdpOptions& options) {
   table.add("ddp.broadcast_buffers", &options.broadcast_buffers,
             "all processes get rank 0's buffers (batch-norm statistics) after each step");
   auto& codec = options.codec;
-  table.add(
-      "ddp.hook", &codec.name, "compression of gradients in their all-reduce",
-      one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8", "onebit", "randomk", "dither"}));
+  table.add("ddp.hook", &codec.name, "compression of gradients in their all-reduce",
+            one_of({"none", "fp16", "bf16", "powersgd", "topk", "int8", "onebit", "randomk",
+                    "dither", "natural"}));
   table.add("ddp.error_feedback", &codec.error_feedback,
             "all but fp16 and bf16: add the compression error to the next gradient");
   table.add("ddp.powersgd_rank", &codec.rank, "powersgd: rank of the approximation", count_from(1));
@@ -53,7 +53,7 @@ void add_options(config::Table& table, DdpOptions& options) {
   table.add("ddp.topk_density", &codec.density,
             "topk and randomk: fraction of the elements that is sent", above_to(0.0, 1.0));
   table.add("ddp.int8_block", &codec.block,
-            "int8 and dither: number of elements that share a scale", count_from(1));
+            "int8, dither and natural: number of elements that share a scale", count_from(1));
 }
 
 void add_options(config::Table& table, HorovodOptions& options) {

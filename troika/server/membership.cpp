@@ -255,6 +255,7 @@ bool Membership::expire(net::Duration now) {
 }
 
 bool Membership::note_end(const std::string& name, const std::string& how) {
+  ended_.insert(name);
   const auto role = name.starts_with("server") ? Role::server : Role::worker;
   if (recovery_.is_under_way || !is_needed(role, name)) return false;
   fail(fmt::format("{} is lost: {}", name, how));
@@ -263,9 +264,9 @@ bool Membership::note_end(const std::string& name, const std::string& how) {
 
 bool Membership::is_needed(Role role, const std::string& name) const {
   if (is_over_ || !beginning_.failure.empty() || have_workers_ended()) return false;
-  // Without tables nothing is assigned; the workers need the servers from their first step on.
-  const bool needs_servers = map_.tables.empty() ? !has_begun_ : !is_assigned_;
-  return role == Role::server ? needs_servers : !has_begun_ && !beginning_.workers.contains(name);
+  // Servers without tables have no copies of each other's work.
+  return role == Role::server ? map_.tables.empty() || !is_assigned_
+                              : !has_begun_ && !beginning_.workers.contains(name);
 }
 
 void Membership::fail(const std::string& reason) {
@@ -366,6 +367,12 @@ std::string Membership::directory() const {
 bool Membership::have_workers_ended() const {
   return (has_begun_ || !beginning_.failure.empty()) &&
          std::ranges::none_of(nodes_, [](const auto& entry) { return entry.second.worker != 0; });
+}
+
+bool Membership::have_all_heard() const {
+  auto done = ended_;
+  for (const auto& [name, removed] : removed_) done.insert(name);
+  return std::ssize(done) >= options_.first_servers + options_.first_workers;
 }
 
 NodeCounts Membership::counts() const {

@@ -95,6 +95,8 @@ class Membership {
   // Why the run was ended: nodes to begin with have not joined or were lost too early. Empty: it
   // was not.
   const std::string& failure() const { return beginning_.failure; }
+  // Whether all nodes to begin with have come and were told that the run was ended, or have ended.
+  bool have_all_heard() const;
   // Returns which of the nodes to begin with are missing; empty once all were there, and before the
   // first worker.
   std::string missing() const;
@@ -157,8 +159,8 @@ class Membership {
   void remove(const std::string& name);
   // Refuses all nodes.
   void fail(const std::string& reason);
-  // Whether no other node can do what this one was to do, because the ranges are not assigned, or
-  // because it is a worker and not all have joined.
+  // Whether no other node can do what this one was to do, because the ranges are not assigned or
+  // there are none, or because it is a worker and not all have joined.
   bool is_needed(Role role, const std::string& name) const;
   // Returns whether the time to join is over and some are missing.
   bool end_if_some_are_missing(net::Duration now);
@@ -176,6 +178,7 @@ class Membership {
   Beginning beginning_;
   std::map<std::string, Node> nodes_;
   std::map<std::string, Removed> removed_;
+  std::set<std::string> ended_;  // of note_end()
   uint64_t last_worker_ = 0;
   int64_t committed_ = -1;
   net::Duration last_expire_{0};

@@ -213,6 +213,10 @@ std::string Scheduler::failure() {
   return failure;
 }
 
+bool Scheduler::wait_until_all_have_heard(net::Duration time) {
+  return endpoint_.run_until([this] { return membership_.have_all_heard(); }, time);
+}
+
 RingMap Scheduler::map() {
   RingMap map;
   net::act_on(endpoint_, [&] { map = membership_.map(); });

@@ -49,6 +49,9 @@ class Scheduler {
   RingMap map();
   // See Membership::failure().
   std::string failure();
+  // Blocks for `time` at most, until Membership::have_all_heard(). Returns whether they have.
+  // Callbacks must not call it.
+  bool wait_until_all_have_heard(net::Duration time);
   // Returns the map and the state of each node, as lines of text.
   std::string status();
 

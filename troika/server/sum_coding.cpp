@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "troika/base/checksum.h"
@@ -17,7 +18,7 @@ namespace troika::server {
 namespace {
 
 constexpr size_t kCodingHead = 2 * sizeof(uint64_t);  // the number of values, and the parameter
-constexpr int kMostLevel = 127;                       // of int8 and dither, on each side of zero
+constexpr int kMostLevel = 127;  // of int8, dither and natural, on each side of zero
 
 [[noreturn]] void fail_coded(size_t bytes) {
   throw Error("server", ErrorKind::failure,
@@ -108,18 +109,42 @@ void encode_sign(std::span<const T> values, char* to) {
   }
 }
 
-// Blocks of a scale and one byte for each value, the nearest level or `dithered`.
+// The magnitude of a level of `natural`, as part of the largest one: 1 for kMostLevel, half of it
+// for each level below, and 0 for level 0.
 template <typename T>
-void encode_int8(std::span<const T> values, size_t block, bool dithered, char* to) {
-  Random random(dithered ? seed_of(values) : 0);
+T natural_magnitude(int level) {
+  return level == 0 ? T{0} : std::ldexp(T{1}, level - kMostLevel);
+}
+
+// One of the two levels around a value of at most 1, so that the expectation is the value.
+template <typename T>
+int natural_level(T value, Random& random) {
+  const T magnitude = std::abs(value);
+  if (magnitude == 0) return 0;
+  const int below = std::max(0, kMostLevel + std::ilogb(magnitude));
+  const T low = natural_magnitude<T>(below);
+  const T step = below == 0 ? natural_magnitude<T>(1) : low;  // to the next level
+  const bool is_up =
+      below < kMostLevel && static_cast<T>(random.uniform()) < (magnitude - low) / step;
+  const int level = std::min(kMostLevel, below + (is_up ? 1 : 0));
+  return value < 0 ? -level : level;
+}
+
+// Blocks of a scale and one byte for each value: the nearest level, or one of the two around it.
+template <typename T>
+void encode_int8(std::span<const T> values, size_t block, SumForm form, char* to) {
+  Random random(form == SumForm::int8 ? 0 : seed_of(values));
   const auto level_of = [&](T value) -> T {
-    return dithered ? std::floor(value + static_cast<T>(random.uniform())) : std::nearbyint(value);
+    if (form == SumForm::natural) return static_cast<T>(natural_level(value, random));
+    return form == SumForm::dither ? std::floor(value + static_cast<T>(random.uniform()))
+                                   : std::nearbyint(value);
   };
+  const T divisor = form == SumForm::natural ? T{1} : T{kMostLevel};
   for (size_t begin = 0; begin < values.size(); begin += block) {
     const auto part = values.subspan(begin, std::min(block, values.size() - begin));
     T largest = 0;
     for (const T value : part) largest = std::max(largest, std::abs(value));
-    const T scale = largest / kMostLevel;
+    const T scale = largest / divisor;
     put(to, 0, scale);
     to += sizeof(T);
     for (const T value : part) {
@@ -159,12 +184,14 @@ void decode_sign(const char* from, std::span<T> values) {
 }
 
 template <typename T>
-void decode_int8(const char* from, size_t block, std::span<T> values) {
+void decode_int8(const char* from, size_t block, SumForm form, std::span<T> values) {
   for (size_t begin = 0; begin < values.size(); begin += block) {
     const T scale = at<T>(from, 0);
     from += sizeof(T);
     for (T& value : values.subspan(begin, std::min(block, values.size() - begin))) {
-      value = scale * static_cast<T>(static_cast<signed char>(*from++));
+      const int level = static_cast<signed char>(*from++);
+      const T natural = std::copysign(natural_magnitude<T>(std::abs(level)), static_cast<T>(level));
+      value = scale * (form == SumForm::natural ? natural : static_cast<T>(level));
     }
   }
 }
@@ -194,7 +221,7 @@ bool encode(const SumCoding& coding, std::span<const char> bytes, std::string& e
       encode_sign(values, to);
       break;
     default:
-      encode_int8(values, coding.parameter, coding.form == SumForm::dither, to);
+      encode_int8(values, coding.parameter, coding.form, to);
   }
   return true;
 }
@@ -218,7 +245,7 @@ void decode(SumForm form, std::span<const char> encoded, size_t most, std::strin
     case SumForm::sign:
       return decode_sign(data.data(), values);
     default:
-      return decode_int8(data.data(), parameter, values);
+      return decode_int8(data.data(), parameter, form, values);
   }
 }
 
@@ -241,7 +268,8 @@ void combine(ValueType type, char* values, const char* with, size_t bytes, int s
 
 SumCoding coding_for(const SummationCoding& options, size_t count) {
   const auto most = static_cast<double>(std::max<size_t>(1, count));
-  const bool has_blocks = options.form == SumForm::int8 || options.form == SumForm::dither;
+  const bool has_blocks = options.form == SumForm::int8 || options.form == SumForm::dither ||
+                          options.form == SumForm::natural;
   const double parameter = options.form == SumForm::sign ? 1
                            : has_blocks                  ? static_cast<double>(options.block)
                                         : std::round(options.density * static_cast<double>(count));
@@ -279,6 +307,16 @@ bool Residuals::encode(uint64_t key, const SumCoding& coding, ValueType type,
   if (encode_sum(coding, type, values, encoded, kept.data())) return true;
   kept_.erase(key);
   return false;
+}
+
+std::string Residuals::residual(uint64_t key) const {
+  const auto found = kept_.find(key);
+  return found == kept_.end() ? std::string() : found->second;
+}
+
+void Residuals::keep(uint64_t key, std::string residual) {
+  enter(key);
+  kept_[key] = std::move(residual);
 }
 
 void Residuals::enter(uint64_t key) {

@@ -16,7 +16,7 @@ namespace troika::server {
 // An encoding of some values.
 struct SumCoding {
   SumForm form = SumForm::plain;
-  // int8 and dither: the number of values that share a scale. top and random: the number of values
+  // int8, dither and natural: the number of values that share a scale. top and random: the number of values
   // that are sent. sign: 1.
   uint32_t parameter = 0;
 };
@@ -42,6 +42,10 @@ class Residuals {
   // encode_sum() refuses, none, because they are to be sent as they are then.
   bool encode(uint64_t key, const SumCoding& coding, ValueType type, std::span<char> values,
               std::string& encoded);
+  // Returns the key's residual; empty: none.
+  std::string residual(uint64_t key) const;
+  // Replaces it.
+  void keep(uint64_t key, std::string residual);
   // Forgets the residuals of keys of other layouts (kLayoutBit) than this key's.
   void enter(uint64_t key);
 

@@ -23,20 +23,22 @@ struct PushHead;
 // The form in which gradients and means are sent. All but `plain` lose bits.
 enum class SumForm : uint8_t {
   plain,
-  half,    // IEEE 754 binary16
-  int8,    // for each block of values, a scale and one byte for each value
-  top,     // the values of the largest magnitudes, with their places; the others are zero
-  sign,    // one bit for each value, and the mean magnitude (1-bit SGD: Seide et al., 2014)
-  random,  // values at random places, with the seed of these; the others are zero
-  dither,  // as int8, rounded up or down at random, so that the expectation is the value (QSGD:
-           // Alistarh et al., NeurIPS 2017)
+  half,     // IEEE 754 binary16
+  int8,     // for each block of values, a scale and one byte for each value
+  top,      // the values of the largest magnitudes, with their places; the others are zero
+  sign,     // one bit for each value, and the mean magnitude (1-bit SGD: Seide et al., 2014)
+  random,   // values at random places, with the seed of these; the others are zero
+  dither,   // as int8, rounded up or down at random, so that the expectation is the value (QSGD:
+            // Alistarh et al., NeurIPS 2017)
+  natural,  // as dither, but levels are powers of two (natural dithering: Horvath et al., 2019,
+            // arXiv 1905.10988), so that small values of a block lose less
 };
-inline constexpr SumForm kLastSumForm = SumForm::dither;
+inline constexpr SumForm kLastSumForm = SumForm::natural;
 
 struct SummationCoding {
   SumForm form = SumForm::plain;
   double density = 0.01;  // top and random: the part of a piece's values that is sent
-  uint32_t block = 256;   // int8 and dither: values that share a scale
+  uint32_t block = 256;   // int8, dither and natural: values that share a scale
   // Keep what an encoding leaves out, and add it to the next values of the key: on the way to the
   // servers at the worker, and on the way back at the server (two-way: Zheng et al., NeurIPS 2019,
   // arXiv 1905.10936).
@@ -49,7 +51,9 @@ enum class SummationAction : uint8_t {
   set,     // keeps the values, and returns them
   change,  // adds the change since this worker last got them to the values kept, and returns these
   read,    // returns the values kept; none are sent
-  probe,   // returns nothing, for measurements of links
+  left_out,      // returns what encodings have left out of the means of this key
+  set_left_out,  // replaces that, before the next push of this key
+  probe,         // returns nothing, for measurements of links
 };
 
 // Bytes of values as they are sent, without heads of messages.
@@ -99,6 +103,7 @@ class SummationServer {
   void add(const std::string& peer, Push push);
   // Acts on values that are kept.
   void hold(const std::string& peer, Push push);
+  void answer_left_out(const std::string& peer, const Push& push);
   // Sends the mean to all workers of the sum.
   void publish(uint64_t key, Sum& sum);
   void fail(const std::string& reason);
@@ -140,8 +145,8 @@ struct SummationClientOptions {
 inline constexpr uint64_t kLayoutBit = uint64_t{1} << 31;
 
 // Values that take part in one mean, or in another action. `values` is replaced by what the server
-// returns; it must stay valid and
-// untouched until `done` has run, or drop() has returned, or the client has ended.
+// returns, by zeros if nothing was left out; it must stay valid and untouched until `done` has run,
+// or drop() has returned, or the client has ended.
 struct SummationPiece {
   uint64_t key = 0;
   size_t server = 0;     // index of SummationClientOptions::servers
@@ -171,6 +176,11 @@ class SummationClient {
   // returns why it is no use to wait, or nothing.
   void wait(Deadline deadline, const std::function<std::string()>& trouble = {},
             const std::function<bool()>& is_enough = {});
+  // Returns what encodings have left out of the values of this key that were pushed so far, in
+  // their type; empty: nothing.
+  std::string left_out(uint64_t key);
+  // Replaces that, before the next push of this key.
+  void set_left_out(uint64_t key, std::string values);
   // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
   // succeeds. Without any it does nothing.
   void drop();

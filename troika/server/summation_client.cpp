@@ -12,6 +12,14 @@
 
 namespace troika::server {
 
+namespace {
+
+bool is_of_left_out(SummationAction action) {
+  return action == SummationAction::left_out || action == SummationAction::set_left_out;
+}
+
+}  // namespace
+
 struct SummationClient::State {
   // A piece that was pushed.
   struct Flight {
@@ -28,6 +36,7 @@ struct SummationClient::State {
   std::map<std::pair<int64_t, uint64_t>, SummationPiece> queue = {};  // by -priority and key
   std::map<uint64_t, std::shared_ptr<Flight>> flights = {};           // by key
   std::map<uint64_t, uint64_t> rounds = {};                           // of keys
+  uint64_t other_rounds = uint64_t{1} << 63;                          // is_of_left_out()
   size_t in_flight = 0;                                               // bytes
   std::vector<SummationTraffic> traffic = {};                         // by server
   std::vector<uint64_t> pushed = {}, levels = {};                     // bytes, by server
@@ -40,8 +49,9 @@ struct SummationClient::State {
     if (failure.empty()) failure = reason;
   }
   // Whether the worker may push so many bytes to a server before others have pushed more.
-  bool may_lead(size_t server, size_t bytes) const {
-    if (options.lead_bytes.empty()) return true;
+  bool may_lead(const SummationPiece& piece) const {
+    if (options.lead_bytes.empty() || is_of_left_out(piece.action)) return true;
+    const size_t server = piece.server, bytes = piece.values.size();
     const uint64_t ahead = pushed[server] - std::min(pushed[server], levels[server]);
     return ahead == 0 || ahead + bytes <= options.lead_bytes[server];
   }
@@ -56,7 +66,7 @@ struct SummationClient::State {
       const size_t credit = state->options.credit_bytes;
       if (credit > 0 && state->in_flight > 0 && state->in_flight + bytes > credit) break;
       if (leading.size() == state->options.servers.size()) break;
-      if (leading.contains(waiting.server) || !state->may_lead(waiting.server, bytes)) {
+      if (leading.contains(waiting.server) || !state->may_lead(waiting)) {
         leading.insert(waiting.server);
         ++next;
         continue;
@@ -72,7 +82,9 @@ struct SummationClient::State {
     const auto& options = state->options;
     const auto& server = options.servers[piece.server];
     const uint64_t key = piece.key;
-    flight->round = state->rounds[key]++;
+    // One worker alone asks for what was left out, so all others count the rounds without that.
+    const bool is_of_all = !is_of_left_out(piece.action);
+    flight->round = is_of_all ? state->rounds[key]++ : state->other_rounds++;
     flight->piece = std::move(piece);
     const auto values = flight->piece.values;
     PushHead head{.key = key,
@@ -82,7 +94,7 @@ struct SummationClient::State {
                   .type = flight->piece.type,
                   .action = flight->piece.action};
     std::span<const char> sent = values;
-    if (head.action == SummationAction::read) sent = {};
+    if (head.action == SummationAction::read || head.action == SummationAction::left_out) sent = {};
     if (state->encode(*flight, head)) sent = flight->sent;
     // A plain mean goes where the values were: the server sends it when it has all of them.
     std::span<char> room = values;
@@ -95,7 +107,7 @@ struct SummationClient::State {
     state->in_flight += values.size();
     state->most_in_flight = std::max(state->most_in_flight, state->in_flight);
     state->traffic[flight->piece.server].sent_bytes += sent.size();
-    state->pushed[flight->piece.server] += values.size();
+    if (is_of_all) state->pushed[flight->piece.server] += values.size();
     flight->receive = state->endpoint.receive(server, kMeans + key, room,
                                               [state, flight](const net::Result& result) {
                                                 if (!state->is_done(*flight, result)) return;
@@ -159,8 +171,14 @@ struct SummationClient::State {
     auto& piece = flight.piece;
     traffic[piece.server].received_bytes += bytes;
     flight.is_received = true;
-    // A probe has no answer. A mean that does not fit the form comes plain.
-    if (piece.action == SummationAction::probe && bytes == 0) return;
+    if (piece.action == SummationAction::left_out && bytes == 0) {
+      std::ranges::fill(piece.values, '\0');
+      return;
+    }
+    const bool has_answer =
+        piece.action != SummationAction::probe && piece.action != SummationAction::set_left_out;
+    if (!has_answer && bytes == 0) return;
+    // A mean that does not fit the form comes plain.
     const bool is_plain = !may_be_encoded(piece) || bytes == piece.values.size();
     std::string decoded;
     try {
@@ -236,6 +254,16 @@ void SummationClient::drop() {
       if (!flight->is_sent) state_->endpoint.cancel(flight->send, net::Outcome::cancelled);
     }
   });
+}
+
+std::string SummationClient::left_out(uint64_t key) {
+  std::string values;
+  net::act_on(state_->endpoint, [&] { values = state_->residuals.residual(key); });
+  return values;
+}
+
+void SummationClient::set_left_out(uint64_t key, std::string values) {
+  net::act_on(state_->endpoint, [&] { state_->residuals.keep(key, std::move(values)); });
 }
 
 void SummationClient::push(std::vector<SummationPiece> pieces) {

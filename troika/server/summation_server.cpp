@@ -144,6 +144,9 @@ void SummationServer::hold(const std::string& peer, Push push) {
     net::send_owned(endpoint_, peer, kMeans + head.key, std::make_shared<const std::string>());
     return;
   }
+  if (head.action == SummationAction::left_out || head.action == SummationAction::set_left_out) {
+    return answer_left_out(peer, push);
+  }
   auto& held = held_[head.key];
   held.given.resize(std::max<size_t>(held.given.size(), head.workers));
   auto& given = held.given[head.rank];
@@ -167,6 +170,17 @@ void SummationServer::hold(const std::string& peer, Push push) {
   traffic_.sent_bytes += values.size();
   endpoint_.send(peer, kMeans + head.key, values, net::Priority::normal,
                  [given](const net::Result& /*result*/) {});
+}
+
+// The next mean of the key waits for a push of this worker, which comes later.
+void SummationServer::answer_left_out(const std::string& peer, const Push& push) {
+  const auto answer = std::make_shared<std::string>();
+  if (push.head.action == SummationAction::set_left_out) {
+    residuals_->keep(push.head.key, push.message.substr(kPushHead));
+  } else {
+    *answer = residuals_->residual(push.head.key);
+  }
+  net::send_owned(endpoint_, peer, kMeans + push.head.key, answer);
 }
 
 void SummationServer::add(const std::string& peer, Push push) {

@@ -326,15 +326,23 @@ void Worker::wait_until_ready(Deadline deadline) {
 }
 
 void Worker::leave(Deadline deadline) {
+  // Calls end by themselves if the scheduler is lost.
   const bool has_ended =
       endpoint_.run_until([this] { return calls_.empty(); }, time_left(deadline));
+  bool may_leave = false, is_silent = false;
+  const auto is_over = [&] {
+    may_leave = member_.may_leave();
+    is_silent = patience_.count() > 0 && member_.silence() > patience_;
+    return may_leave || is_silent;
+  };
   if (has_ended) {
     net::act_on(endpoint_, [this] { member_.leave(); });
-    if (endpoint_.run_until([this] { return member_.may_leave(); }, time_left(deadline))) return;
+    endpoint_.run_until(is_over, time_left(deadline));
+    if (may_leave) return;
   }
   std::string age;
   net::act_on(endpoint_, [&] { age = member_.scheduler_age(); });
-  throw Error("server", ErrorKind::timeout,
+  throw Error("server", is_silent ? ErrorKind::peer : ErrorKind::timeout,
               {.what = "worker " + endpoint_.name() + " could not leave in time",
                .got = has_ended ? age : "unfinished calls"});
 }

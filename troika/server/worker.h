@@ -26,8 +26,8 @@ struct WorkerOptions {
   MemberOptions member = {};
   // Requests that are not answered within this time are sent again. Servers execute each only once.
   net::Duration resend = std::chrono::milliseconds(500);
-  // If nothing was heard from the scheduler for this time, unfinished calls end with Error(server,
-  // peer). 0: they end at their deadlines only.
+  // If nothing was heard from the scheduler for this time, unfinished calls and leave() end with
+  // Error(server, peer). 0: they end at their deadlines only.
   net::Duration patience{0};
   // For a scheduler with SchedulerOptions::takes_tables. One worker, or all workers with the same
   // tables, must bring some; none if there are no tables.
@@ -170,7 +170,7 @@ class Worker {
   uint64_t number();
 
   // Blocks until all calls are finished and the scheduler has confirmed that this worker may leave.
-  // Throws Error(server, timeout).
+  // Throws Error(server): `timeout`; `peer` if the scheduler is lost (WorkerOptions::patience).
   void leave(Deadline deadline);
 
  private:

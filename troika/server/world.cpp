@@ -25,8 +25,11 @@ namespace troika::server {
 namespace {
 
 constexpr const char* kWorker = "worker-";
-constexpr Milliseconds kBetweenAttempts{50};
-constexpr Milliseconds kAttempt{500};
+constexpr Milliseconds kBetweenAttempts{50}, kAttempt{500};
+// How late a process may come after a run has failed before it began, and still hear why.
+constexpr std::chrono::seconds kLateness{5};
+// A scheduler that is silent for this time is lost, for a worker that waits for servers.
+constexpr std::chrono::seconds kSilence{30};
 
 [[noreturn]] void refuse_variable(const std::string& name, const std::string& got,
                                   const std::string& expected) {
@@ -54,8 +57,7 @@ std::string address_text(const std::string& host, int port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
-// Blocks below 32 MiB stay with this process when they are freed. Otherwise each large message
-// takes new pages from the kernel, which takes longer than its copy.
+// Freed blocks below 32 MiB stay with this process: new pages take longer than a message's copy.
 void keep_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
@@ -154,8 +156,7 @@ class World::Node {
       for (const auto& word : split(trim(addresses), ' ')) parsed.push_back(parse_address(word));
       endpoint.connect(peer, parsed, Deadline::after(kAttempt));
     } catch (const Error&) {
-      // It is tried again. The scheduler declares nodes lost that have ended, and calls that wait
-      // for others have deadlines.
+      // It is tried again. Calls that wait for others have deadlines.
     }
   }
 
@@ -292,13 +293,19 @@ Worker& World::ready(Worker& worker, Node& node, Deadline deadline) {
   return worker;
 }
 
+net::Endpoint& World::worker_endpoint() {
+  TROIKA_CHECK(worker_, "this process has no worker");
+  return nodes_.back()->endpoint;
+}
+
 net::Endpoint& World::connected_endpoint(Deadline deadline) {
   TROIKA_CHECK(worker_, "this process has no worker");
   auto& node = *nodes_.back();
   std::vector<std::string> missing;
   std::string refusal;
   const auto are_connected = [&] {
-    refusal = worker_->surroundings().refusal;
+    const auto now = worker_->surroundings();
+    refusal = now.scheduler_silence > kSilence ? "a scheduler silent for 30 s" : now.refusal;
     if (!refusal.empty()) return true;
     missing.clear();
     for (int i = 0; i < first_servers_; ++i) {
@@ -354,13 +361,13 @@ void World::serve_scheduler(Deadline deadline, const std::function<bool()>& is_a
     return std::ranges::any_of(nodes_,
                                [&](const auto& node) { return node->endpoint.name() == peer; });
   };
+  const auto failure = scheduler_->failure();
+  if (!failure.empty()) scheduler_->wait_until_all_have_heard(kLateness);
   // The servers end when they have heard of it.
   nodes_[0]->endpoint.run_until([&] { return std::ranges::all_of(nodes_[0]->peers, is_here); },
                                 std::chrono::seconds(2));
-  if (const auto failure = scheduler_->failure(); !failure.empty()) {
-    throw Error("server", ErrorKind::peer,
-                {.what = "the run has ended before all processes had joined", .got = failure});
-  }
+  if (failure.empty()) return;
+  throw Error("server", ErrorKind::peer, {.what = "the run cannot go on", .got = failure});
 }
 
 void World::serve(Deadline deadline, net::Duration patience,

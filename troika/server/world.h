@@ -95,6 +95,8 @@ class World {
   // Blocks until this process's worker can begin, and returns it. Throws Error(server, timeout or
   // peer), and CheckError if there is none.
   Worker& worker(Deadline deadline);
+  // The endpoint of this process's worker, for services of other kinds. CheckError without worker.
+  net::Endpoint& worker_endpoint();
   // Blocks until all servers to begin with take part and this process's worker is connected to
   // them, and returns the worker's endpoint: for services of other kinds in a world without tables.
   // Throws Error(server): `timeout` that names the servers that are missing, `peer` if the run has

@@ -46,7 +46,8 @@ std::unique_ptr<Codec> make_codec(const CodecOptions& options) {
   if (options.name == "powersgd") return codec::make_powersgd(options);
   if (options.name == "topk") return codec::make_top_k(options);
   if (options.name == "int8") return codec::make_int8(options);
-  if (options.name == "onebit" || options.name == "randomk" || options.name == "dither") {
+  if (options.name == "onebit" || options.name == "randomk" || options.name == "dither" ||
+      options.name == "natural") {
     throw Error("comm", ErrorKind::usage,
                 {.what = "gradient codec of an all-reduce",
                  .got = options.name,

@@ -13,6 +13,7 @@
 #include "troika/cluster/ranks/stop_signals.h"
 #include "troika/parallel/servers/coordination.h"
 #include "troika/parallel/servers/embedded_world.h"
+#include "troika/parallel/servers/group_error.h"
 #include "troika/server/scheduler.h"
 #include "troika/server/summation.h"
 
@@ -84,7 +85,8 @@ std::unique_ptr<server::World> launched_world(const comm::Group& group,
       world = std::make_unique<server::World>(own, parts);
       if (has_tables) world->worker(deadline);
     }
-    group.barrier({.label = "joining parameter servers"});
+    // A rank that fails waits with the others, which then try it themselves.
+    start_barrier(group, "joining parameter servers").wait();
   }
   return world;
 }

@@ -85,7 +85,7 @@ void Sandblaster::start(const comm::Group& group, const SandblasterOptions& opti
   }
   worker_ = &world_->worker(deadline());
   replica_ = std::make_unique<server::BatchReplica>(
-      world_->connected_endpoint(deadline()), *worker_,
+      world_->worker_endpoint(), *worker_,
       server::BatchReplicaOptions{.coordinator = server::kCoordinator,
                                   .service = server::kScheduler,
                                   .patience = limit_of(options.servers)});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -24,6 +25,15 @@ namespace troika::parallel {
 namespace {
 
 constexpr std::string_view kMeasuredLinks = "measured";
+constexpr const char* kRank = "rank";
+
+std::string error_name(size_t bucket) {
+  return fmt::format("bucket{}.error", bucket);
+}
+
+std::string mean_error_name(size_t bucket) {
+  return fmt::format("bucket{}.mean_error", bucket);
+}
 
 // Reads the bandwidths of links, those of spare machines first. Equal ones if there is no text.
 std::vector<double> links_from(const std::string& text, int workers, int64_t spares) {
@@ -144,11 +154,13 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
     bytes.push_back(static_cast<int64_t>(flat.nbytes()));
   }
   partitions_ = layout::partition_sums(bytes, options_.sums.partition_bytes, shares_);
-  first_partitions_.assign(1, 0);
+  laid_.clear();
+  size_t end = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
-    size_t end = first_partitions_.back();
+    const auto& flat = buckets[i].gradient.flat;
+    const size_t first = end;
     while (end < partitions_.size() && partitions_[end].bucket == i) ++end;
-    first_partitions_.push_back(end);
+    laid_.push_back({.count = flat.numel(), .type = type_of(flat), .first = first, .end = end});
   }
   layout_ ^= server::kLayoutBit;
   missing_ = std::make_shared<std::vector<size_t>>(buckets.size());
@@ -168,9 +180,8 @@ void SummationServers::exchange(const std::vector<Bucket>& buckets,
 void SummationServers::push(const Bucket& bucket, server::SummationAction action) {
   const auto index = static_cast<size_t>(bucket.gradient.index);
   const auto& flat = bucket.gradient.flat;
-  auto* const values = static_cast<char*>(flat.data_ptr());
-  const size_t first = first_partitions_[index], end = first_partitions_[index + 1];
-  (*missing_)[index] = end - first;  // no callback is under way for it
+  const auto& laid = laid_[index];
+  (*missing_)[index] = laid.end - laid.first;  // no callback is under way for it
   const auto done = [missing = missing_, index, bytes = static_cast<int64_t>(flat.nbytes()),
                      begin = Clock::now(), trace = options_.trace] {
     if (--(*missing)[index] > 0 || !trace) return;
@@ -181,19 +192,91 @@ void SummationServers::push(const Bucket& bucket, server::SummationAction action
                 .bucket = static_cast<int64_t>(index),
                 .bytes = bytes});
   };
+  push(index, static_cast<char*>(flat.data_ptr()), action, done);
+}
+
+void SummationServers::push(size_t bucket, char* values, server::SummationAction action,
+                            const std::function<void()>& done) {
   std::vector<server::SummationPiece> pieces;
-  for (size_t i = first; i < end; ++i) {
+  for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
     const auto& partition = partitions_[i];
     // Gradients come in the reverse of the order in which the next forward pass uses parameters.
     pieces.push_back({.key = layout_ | i,
                       .server = partition.server,
                       .priority = options_.sums.priorities ? static_cast<int64_t>(i) : 0,
-                      .type = type_of(flat),
+                      .type = laid_[bucket].type,
                       .action = action,
                       .values = {values + partition.offset, static_cast<size_t>(partition.bytes)},
                       .done = done});
   }
   client_->push(std::move(pieces));
+}
+
+at::Tensor SummationServers::zeros_like_bucket(size_t bucket) const {
+  const bool is_double = laid_[bucket].type == server::ValueType::float64;
+  return at::zeros({laid_[bucket].count}, is_double ? at::kDouble : at::kFloat);
+}
+
+state::StateDict SummationServers::state() {
+  if (!client_ || !options_.coding.error_feedback) return {};
+  state::StateDict result;
+  result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
+  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+    const auto own = zeros_like_bucket(bucket);
+    auto* const bytes = static_cast<char*>(own.data_ptr());
+    for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
+      std::ranges::copy(client_->left_out(layout_ | i), bytes + partitions_[i].offset);
+    }
+    result.emplace_back(error_name(bucket), own);
+    if (group_.rank() > 0) continue;
+    const auto of_means = zeros_like_bucket(bucket);
+    push(bucket, static_cast<char*>(of_means.data_ptr()), server::SummationAction::left_out, {});
+    result.emplace_back(mean_error_name(bucket), of_means);
+  }
+  try {
+    wait({});
+  } catch (const Error& error) {
+    log::warn("[parallel] a checkpoint lacks what codecs have left out: {}", error.what());
+    client_->drop();  // nothing writes to these tensors any more
+    return {};
+  }
+  return result;
+}
+
+void SummationServers::load_state(const state::StateDict& state) {
+  if (!client_ || state.empty()) return;
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : state) tensors.emplace(name, tensor);
+  const auto refuse = [](const std::string& name) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "the state of summation servers",
+                 .got = name,
+                 .expected = "what codecs with error feedback have left out of these buckets"});
+  };
+  const auto rank = tensors.find(kRank);
+  if (!options_.coding.error_feedback || rank == tensors.end()) refuse(state.front().first);
+  if (tensors.size() != 1 + 2 * laid_.size()) refuse(fmt::format("{} tensors", tensors.size()));
+  const bool is_own = rank->second.item<int64_t>() == group_.rank();
+  std::vector<at::Tensor> of_means;  // until servers have them
+  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+    for (const auto& name : {error_name(bucket), mean_error_name(bucket)}) {
+      const auto found = tensors.find(name);
+      if (found == tensors.end() || found->second.numel() != laid_[bucket].count) refuse(name);
+      const auto flat = zeros_like_bucket(bucket).copy_(found->second);
+      auto* const bytes = static_cast<char*>(flat.data_ptr());
+      const bool is_of_means = name != error_name(bucket);
+      if (is_of_means && group_.rank() == 0) {
+        of_means.push_back(flat);
+        push(bucket, bytes, server::SummationAction::set_left_out, {});
+      }
+      for (size_t i = laid_[bucket].first; is_own && !is_of_means && i < laid_[bucket].end; ++i) {
+        const auto& partition = partitions_[i];
+        client_->set_left_out(layout_ | i,
+                              {bytes + partition.offset, static_cast<size_t>(partition.bytes)});
+      }
+    }
+  }
+  wait({});
 }
 
 void SummationServers::finish() {

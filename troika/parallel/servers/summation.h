@@ -58,6 +58,12 @@ class SummationServers : public BucketSums {
   void finish() override;
   size_t finish_any(const std::vector<size_t>& buckets) override;
   void drop() override;
+  // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
+  // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
+  // "rank" is the rank. Blocks; without them, and with a warning, if servers are lost.
+  state::StateDict state() override;
+  // Ranks that load the errors of another rank's gradients have none.
+  void load_state(const state::StateDict& state) override;
 
   // Makes the servers act on the values of these buckets, which were laid out, and replaces them by
   // what servers return. Blocks. Throws the errors of finish(). A single rank without launched
@@ -72,7 +78,20 @@ class SummationServers : public BucketSums {
   const std::vector<double>& link_rates() const { return link_rates_; }
 
  private:
+  // A bucket as it was laid out.
+  struct Laid {
+    int64_t count = 0;  // elements
+    server::ValueType type = server::ValueType::float32;
+    size_t first = 0, end = 0;  // its partitions
+  };
+
   void push(const Bucket& bucket, server::SummationAction action);
+  // Queues an action on the partitions of a bucket, whose bytes begin at `values`. `done` runs for
+  // each of them under the rules for callbacks.
+  void push(size_t bucket, char* values, server::SummationAction action,
+            const std::function<void()>& done);
+  // Returns zeros like a bucket.
+  at::Tensor zeros_like_bucket(size_t bucket) const;
   void wait(const std::function<bool()>& is_enough);
 
   comm::Group group_;
@@ -82,7 +101,7 @@ class SummationServers : public BucketSums {
   std::unique_ptr<server::World> world_;
   std::unique_ptr<server::SummationClient> client_;  // null: a single rank
   std::vector<layout::Partition> partitions_;        // keys are indices of it, and layout_
-  std::vector<size_t> first_partitions_;             // by bucket, and the end
+  std::vector<Laid> laid_;                           // by bucket
   uint64_t layout_ = server::kLayoutBit;             // of keys; changes with each lay_out()
   // By bucket, the partitions whose means are missing; the client's callbacks change it.
   std::shared_ptr<std::vector<size_t>> missing_;

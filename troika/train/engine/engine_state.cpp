@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "troika/base/error.h"
-#include "troika/base/log.h"
 #include "troika/checkpoint/reader.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/memory_format.h"
@@ -128,17 +127,6 @@ void EngineState::require_readable(const checkpoint::CheckpointReader& saved) co
           nn::weight_layout_name(states_layout()));
 }
 
-// The servers' are those of means, which no rank has.
-void EngineState::warn_of_lost_errors() const {
-  const auto& codec = parts_.plan.compression;
-  const bool keeps = codec.error_feedback && codec.codec != "none" && codec.codec != "fp16";
-  if (!keeps || parts_.plan.exchange.method != layout::ExchangeMethod::summation) return;
-  log::warn(
-      "[train] checkpoints lack the errors that ddp.hook {} keeps for the next step with summation "
-      "servers: the run goes on without them",
-      codec.codec);
-}
-
 void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
   const auto& cuts = parts_.optimization.cuts();
   checkpoint::Shapes shapes, saved_shapes;
@@ -176,7 +164,6 @@ void EngineState::load_model(const checkpoint::CheckpointReader& saved) {
 std::function<void()> EngineState::load(const checkpoint::CheckpointReader& saved,
                                         const checkpoint::NamedTensors& gradients) {
   require_readable(saved);
-  warn_of_lost_errors();
   parts_.learning_rate.load(saved);
   load_model(saved);
   parts_.optimization.load(saved, kOptimizer);

@@ -80,7 +80,6 @@ class EngineState {
   // parameters.
   void mark_owned(checkpoint::NamedTensors& entries, const std::string& prefix) const;
   void require_readable(const checkpoint::CheckpointReader& saved) const;
-  void warn_of_lost_errors() const;
   void load_model(const checkpoint::CheckpointReader& saved);
   void take_loaded(const std::vector<checkpoint::NamedTensors>& exchanges,
                    const checkpoint::NamedTensors& gradients);

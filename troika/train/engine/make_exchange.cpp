@@ -61,7 +61,7 @@ parallel::ShardedOptions sharded_options(const layout::Plan& plan, const std::st
 
 // How summation servers and ranks encode what they send, for a codec of ddp.hook.
 server::SummationCoding coding_of(const comm::CodecOptions& codec) {
-  constexpr std::array<std::pair<std::string_view, server::SumForm>, 7> kForms{{
+  constexpr std::array<std::pair<std::string_view, server::SumForm>, 8> kForms{{
       {"none", server::SumForm::plain},
       {"fp16", server::SumForm::half},
       {"int8", server::SumForm::int8},
@@ -69,6 +69,7 @@ server::SummationCoding coding_of(const comm::CodecOptions& codec) {
       {"onebit", server::SumForm::sign},
       {"randomk", server::SumForm::random},
       {"dither", server::SumForm::dither},
+      {"natural", server::SumForm::natural},
   }};
   const auto form =
       std::ranges::find(kForms, codec.name, [](const auto& one) { return one.first; });
@@ -76,7 +77,7 @@ server::SummationCoding coding_of(const comm::CodecOptions& codec) {
     throw Error("train", ErrorKind::usage,
                 {.what = "summation servers have not all codecs",
                  .got = "ddp.hook " + codec.name,
-                 .expected = "none, fp16, int8, topk, onebit, randomk or dither"});
+                 .expected = "none, fp16, int8, topk, onebit, randomk, dither or natural"});
   }
   const bool leaves_much = codec.name != "none" && codec.name != "fp16";
   return {.form = form->second,
