@@ -25,11 +25,15 @@ StepPlan priced(const StepModel& model, StepFamily family, int replicas) {
   return model.price({.family = family, .devices = model.problem().cluster.ranks()}, stages);
 }
 
-double simulated(const StepModel& model, const StepPlan& plan) {
+RunSimulation simulation_of(const StepModel& model, const StepPlan& plan) {
   const auto& profile = model.problem().profiles[0];
   SimulatedRun run{.plan = layout_of(model, plan), .cluster = model.problem().cluster};
   run.stages = stage_work(profile, run.plan);
-  return simulate_run(run).seconds;
+  return simulate_run(run);
+}
+
+double simulated(const StepModel& model, const StepPlan& plan) {
+  return simulation_of(model, plan).seconds;
 }
 
 // Pipelines of 2 to 8 stages with one or two replicas, each device on a host of its own or all on
@@ -177,6 +181,27 @@ TEST(PredictedMemory, IsThatOfTheSimulation) {
     }
   }
   EXPECT_GT(compared, 300);
+}
+
+// A weight part that is put off keeps the message with its gradient.
+TEST(PredictedMemory, WeightPartsKeepTheGradientOfTheOutput) {
+  const auto bytes = [](double kept) {
+    auto problem = problem_of(std::vector<double>(3, 1), 3, 6);
+    problem.profiles[0].splits_backward = true;
+    for (auto& block : problem.profiles[0].blocks) {
+      block.output_bytes = 7;
+      block.saved_bytes = 100;
+      block.parameter_bytes = 10;
+      block.in_stage.weight_output_bytes = kept;
+    }
+    const StepModel model(problem);
+    const auto plan =
+        model.price({.family = StepFamily::zero_bubble, .devices = 3}, {{1, 1}, {2, 1}, {3, 1}});
+    return std::pair(plan.memory_bytes[1], simulation_of(model, plan).ranks[1].peak_bytes);
+  };
+  const auto with = bytes(7), without = bytes(0);
+  EXPECT_EQ(with.first - without.first, 7);
+  EXPECT_EQ(with.second - without.second, 7);
 }
 
 }  // namespace

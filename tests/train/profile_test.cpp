@@ -334,6 +334,40 @@ TEST(PlanReport, ComparesTheStagesOfAPipeline) {
   EXPECT_THAT(text, HasSubstr("\n  optimizer, rank 1         100.00 ms    200.00 ms    -50.0 %"));
 }
 
+// Each of two ranks computes half of the block. The sums of 4 bytes over a link of 20 bytes a
+// second are rings of 2 parts, which take 0.2 s.
+TEST(PlanReport, ComparesThePassesOfATensorAxis) {
+  plan::StepProblem problem{
+      .profiles = {{.micro_batch = 1,
+                    .optimizer_bytes_per_second = 1e3,
+                    .blocks = {{.name = "all",
+                                .forward = 0.2,
+                                .backward_input = 0.2,
+                                .backward_weight = 0.2,
+                                .parameter_bytes = 100,
+                                .tensor = layout::TensorCut{.time_share = 1,
+                                                            .parameter_share = 1,
+                                                            .forward_sums = 1,
+                                                            .backward_sums = 2,
+                                                            .sum_bytes = 4}}}}},
+      .cluster = layout::Cluster::uniform(1, 2),
+      .global_batch = 1,
+      .cuts_layers = true};
+  problem.cluster.host = problem.cluster.group = {.latency = 0, .bandwidth = 20};
+  plan::StepModel model(problem);
+  plan::StepSearch found;
+  found.best = model.price({.devices = 2, .tensor = {.ranks = 2}}, {{1, 1}});
+  const AutomaticPlan automatic{.model = std::move(model), .found = found};
+  observe::RunSummary summary;
+  summary.phase_milliseconds = {
+      {"forward", {300, 150}}, {"backward", {600, 600}}, {"optimizer", {50, 100}}};
+  const auto text = compare(automatic, summary);
+  EXPECT_THAT(text, HasSubstr("\n  forward, rank 0           300.00 ms    300.00 ms     +0.0 %"));
+  EXPECT_THAT(text, HasSubstr("\n  forward, rank 1           300.00 ms    150.00 ms   +100.0 %"));
+  EXPECT_THAT(text, HasSubstr("\n  backward, rank 0          600.00 ms    600.00 ms     +0.0 %"));
+  EXPECT_THAT(text, HasSubstr("\n  optimizer, rank 1          50.00 ms    100.00 ms    -50.0 %"));
+}
+
 // Stages with different numbers of replicas share whole micro-batches.
 TEST(FoundPlan, KeepsTheSamplesOfAStepIfStagesAreUneven) {
   plan::StepProblem problem{

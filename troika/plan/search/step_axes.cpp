@@ -98,4 +98,11 @@ double StepModel::axis_seconds(const StepSettings& settings, const Link& link, s
                       sums.backward_summed[end] - sums.backward_summed[begin]);
 }
 
+StepModel::AxisSums StepModel::axis_sums(const StepSettings& settings, size_t begin, size_t end,
+                                         int used, int replicas) const {
+  const auto& link = place_of(settings, used, replicas).axis;
+  const double forward = axis_forward_seconds(settings, link, begin, end);
+  return {.forward = forward, .backward = axis_seconds(settings, link, begin, end) - forward};
+}
+
 }  // namespace troika::plan

@@ -221,6 +221,13 @@ class StepModel {
   // Returns the mean pass of a micro-batch in a stage of a pipeline.
   PassSeconds mean_pass(const StepSettings& settings, size_t begin, size_t end, int used,
                         int replicas) const;
+  // Returns the seconds of the sums over the tensor axis in the passes of a micro-batch in a stage.
+  struct AxisSums {
+    double forward = 0;
+    double backward = 0;  // with those of recomputation
+  };
+  AxisSums axis_sums(const StepSettings& settings, size_t begin, size_t end, int used,
+                     int replicas) const;
   // Returns StageCost::exposed of a stage that begins with block `begin`.
   double exposed(const StepSettings& settings, size_t begin, int used,
                  const StepStage& stage) const;

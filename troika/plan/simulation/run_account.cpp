@@ -108,13 +108,17 @@ void RunAccount::end_pass(int rank, int step, const ProgramItem& item, const Pas
 
 void RunAccount::free_activations(int rank, const Action& pass) {
   const auto& stage = run_.stage(pass.stage);
+  // The part that needs a message last frees it.
+  const double input = stage.weight_part_takes_input ? stage.input_bytes : 0;
+  const double gradient = stage.weight_part_takes_gradient ? stage.output_bytes : 0;
   if (pass.kind == ActionKind::backward) bytes(rank) -= stage.activation_bytes + stage.input_bytes;
   if (pass.kind == ActionKind::backward_input) {
     bytes(rank) += stage.weight_part_bytes - stage.activation_bytes;
-    note_peak(rank);
+    bytes(rank) -= stage.input_bytes - input;
+    bytes(rank) += gradient;  // end_pass() frees it
   }
   if (pass.kind == ActionKind::backward_weight) {
-    bytes(rank) -= stage.weight_part_bytes + stage.input_bytes;
+    bytes(rank) -= stage.weight_part_bytes + input + gradient;
   }
 }
 

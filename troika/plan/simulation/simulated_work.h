@@ -48,6 +48,9 @@ struct StageWork {
   double input_bytes = 0;  // received from the stage before, and kept as long
   // If a backward pass has two parts: what replaces activation_bytes between them.
   double weight_part_bytes = 0;
+  // Whether the received inputs, and the received gradient of the output, stay until the second
+  // one.
+  bool weight_part_takes_input = true, weight_part_takes_gradient = false;
   double workspace_bytes = 0;        // while a pass runs
   double first_workspace_bytes = 0;  // in the backward pass that makes these gradients, with them
   double input_workspace_bytes = 0, weight_workspace_bytes = 0;  // the same in either part

@@ -301,6 +301,8 @@ class StageMaker {
     work.workspace_bytes = beyond(bytes.most, bytes.kept);
     work.first_workspace_bytes = beyond(bytes.most_at_first, bytes.kept);
     work.weight_part_bytes = bytes.weight_kept * options_.samples;
+    work.weight_part_takes_input = blocks.front().in_stage.weight_input_bytes > 0;
+    work.weight_part_takes_gradient = blocks.back().in_stage.weight_output_bytes > 0;
     work.input_workspace_bytes = beyond(bytes.most_in_input_part, bytes.kept);
     work.weight_workspace_bytes = beyond(bytes.most_in_weight_part, bytes.weight_kept);
   }

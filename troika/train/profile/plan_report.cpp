@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "troika/base/text.h"
+#include "troika/layout/tensor_shard.h"
 
 namespace troika::train {
 
@@ -51,11 +52,18 @@ const StepPlan* fastest_of(const AutomaticPlan& automatic, const Filter& filter)
   return fastest;
 }
 
+// The profile that a rank of the plan's tensor axis has.
+layout::Profile profile_of_rank(const AutomaticPlan& automatic) {
+  const auto& settings = automatic.chosen().settings;
+  return layout::tensor_shard(automatic.model.problem().profiles[settings.profile],
+                              settings.tensor.ranks, settings.tensor.sequence);
+}
+
 // The predicted seconds of the phases of a step of one stage, by StepTimes' names: passes of one
 // micro-batch, and what follows the last one.
 std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& automatic) {
   const auto& chosen = automatic.chosen();
-  const auto& profile = automatic.model.problem().profiles[chosen.settings.profile];
+  const auto profile = profile_of_rank(automatic);
   double forward = 0, backward = 0, bytes = 0;
   for (const auto& block : profile.blocks) {
     forward += block.forward;
@@ -63,12 +71,14 @@ std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& autom
     bytes += block.parameter_bytes;
   }
   const int replicas = chosen.stages.front().replicas;
+  const auto sums =
+      automatic.model.axis_sums(chosen.settings, 0, automatic.model.blocks(), 0, replicas);
   const double count =
       static_cast<double>(automatic.model.micro_batches(chosen.settings.profile)) / replicas;
   if (chosen.settings.recompute) backward += forward;
   const double first = 1 + (profile.in_step.first_micro_batch_factor - 1) / count;
-  forward *= first;
-  backward *= first;
+  forward = forward * first + sums.forward;
+  backward = backward * first + sums.backward;
   const auto offload = automatic.model.offload_seconds(chosen.settings);
   forward += offload.pass / 2;  // writes
   backward += offload.pass / 2;
@@ -92,12 +102,16 @@ struct StageSeconds {
 
 StageSeconds seconds_of(const AutomaticPlan& automatic, size_t stage) {
   const auto& chosen = automatic.chosen();
-  const auto& profile = automatic.model.problem().profiles[chosen.settings.profile];
+  const auto profile = profile_of_rank(automatic);
   const auto& order = automatic.model.order();
   const auto& of = chosen.stages[stage];
-  StageSeconds seconds;
+  const size_t begin = stage > 0 ? chosen.stages[stage - 1].end : 0;
+  int used = 0;
+  for (size_t i = 0; i < stage; ++i) used += chosen.stages[i].replicas;
+  const auto sums = automatic.model.axis_sums(chosen.settings, begin, of.end, used, of.replicas);
+  StageSeconds seconds{.passes = sums.forward + sums.backward};
   double bytes = 0;
-  for (size_t i = stage > 0 ? chosen.stages[stage - 1].end : 0; i < of.end; ++i) {
+  for (size_t i = begin; i < of.end; ++i) {
     const auto& block = profile.blocks[order[i]];
     seconds.passes += block.forward * (chosen.settings.recompute ? 2 : 1) + block.backward();
     bytes += block.parameter_bytes;
@@ -172,7 +186,7 @@ std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& s
          measured > 0 ? seconds / measured : 1);
   };
   // The sums over a tensor axis are a part of the passes.
-  if (chosen.is_whole()) {
+  if (chosen.settings.family == StepFamily::one_stage) {
     for (const auto& [name, seconds] : phases_of(automatic)) {
       const auto& measured = milliseconds_of(summary, name);
       for (size_t rank = 0; rank < measured.size(); ++rank) {
@@ -180,7 +194,7 @@ std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& s
               measured[rank] / 1e3);
       }
     }
-  } else if (chosen.settings.tensor.ranks == 1) {
+  } else {
     const auto& runs = milliseconds_of(summary, "backward");  // with all passes
     const auto& optimizers = milliseconds_of(summary, "optimizer");
     for (size_t rank = 0; rank < std::min(runs.size(), summary.bubble.size()); ++rank) {
