@@ -1,4 +1,4 @@
-// What checkpoints keep of the errors of codecs at summation servers.
+// Tests of what checkpoints keep of the errors of codecs at summation servers.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
