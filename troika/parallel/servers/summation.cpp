@@ -35,6 +35,17 @@ std::string mean_error_name(size_t bucket) {
   return fmt::format("bucket{}.mean_error", bucket);
 }
 
+// Whether it is a name in the state, for some bucket.
+bool is_name(std::string_view name) {
+  if (name == kRank) return true;
+  constexpr std::string_view kBucket = "bucket";
+  const auto dot = name.find('.');
+  if (!name.starts_with(kBucket) || dot == std::string_view::npos) return false;
+  const auto bucket = parse_int(name.substr(kBucket.size(), dot - kBucket.size()));
+  const auto kind = name.substr(dot);
+  return bucket && *bucket >= 0 && (kind == ".error" || kind == ".mean_error");
+}
+
 // Reads the bandwidths of links, those of spare machines first. Equal ones if there is no text.
 std::vector<double> links_from(const std::string& text, int workers, int64_t spares) {
   const auto count = static_cast<size_t>(workers + spares);
@@ -219,6 +230,11 @@ at::Tensor SummationServers::zeros_like_bucket(size_t bucket) const {
 
 state::StateDict SummationServers::state() {
   if (!client_ || !options_.coding.error_feedback) return {};
+  const auto lack = [](std::string_view why) {
+    log::warn("[parallel] a checkpoint lacks what codecs have left out: {}", why);
+    return state::StateDict();
+  };
+  if (!client_->is_idle()) return lack("gradients are under way");
   state::StateDict result;
   result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
   for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
@@ -228,55 +244,87 @@ state::StateDict SummationServers::state() {
       std::ranges::copy(client_->left_out(layout_ | i), bytes + partitions_[i].offset);
     }
     result.emplace_back(error_name(bucket), own);
-    if (group_.rank() > 0) continue;
-    const auto of_means = zeros_like_bucket(bucket);
-    push(bucket, static_cast<char*>(of_means.data_ptr()), server::SummationAction::left_out, {});
-    result.emplace_back(mean_error_name(bucket), of_means);
   }
+  if (group_.rank() > 0) return result;
   try {
-    wait({});
+    act_alone([&] {
+      for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+        const auto of_means = zeros_like_bucket(bucket);
+        result.emplace_back(mean_error_name(bucket), of_means);
+        push(bucket, static_cast<char*>(of_means.data_ptr()), server::SummationAction::left_out,
+             {});
+      }
+    });
   } catch (const Error& error) {
-    log::warn("[parallel] a checkpoint lacks what codecs have left out: {}", error.what());
-    client_->drop();  // nothing writes to these tensors any more
-    return {};
+    return lack(error.what());
   }
   return result;
 }
 
 void SummationServers::load_state(const state::StateDict& state) {
-  if (!client_ || state.empty()) return;
+  if (state.empty()) return;
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, tensor] : state) tensors.emplace(name, tensor);
-  const auto refuse = [](const std::string& name) {
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "the state of summation servers",
-                 .got = name,
-                 .expected = "what codecs with error feedback have left out of these buckets"});
-  };
-  const auto rank = tensors.find(kRank);
-  if (!options_.coding.error_feedback || rank == tensors.end()) refuse(state.front().first);
-  if (tensors.size() != 1 + 2 * laid_.size()) refuse(fmt::format("{} tensors", tensors.size()));
-  const bool is_own = rank->second.item<int64_t>() == group_.rank();
-  std::vector<at::Tensor> of_means;  // until servers have them
+  size_t errors = 0, mean_errors = 0;  // with the sizes of these buckets
+  for (const auto& [name, tensor] : state) {
+    if (!is_name(name)) {
+      throw Error("parallel", ErrorKind::usage,
+                  {.what = "the state of summation servers",
+                   .got = name,
+                   .expected = "what codecs with error feedback have left out of buckets"});
+    }
+    tensors.emplace(name, tensor);
+  }
   for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-    for (const auto& name : {error_name(bucket), mean_error_name(bucket)}) {
+    const auto fits = [&](const std::string& name) {
       const auto found = tensors.find(name);
-      if (found == tensors.end() || found->second.numel() != laid_[bucket].count) refuse(name);
-      const auto flat = zeros_like_bucket(bucket).copy_(found->second);
-      auto* const bytes = static_cast<char*>(flat.data_ptr());
-      const bool is_of_means = name != error_name(bucket);
-      if (is_of_means && group_.rank() == 0) {
-        of_means.push_back(flat);
-        push(bucket, bytes, server::SummationAction::set_left_out, {});
-      }
-      for (size_t i = laid_[bucket].first; is_own && !is_of_means && i < laid_[bucket].end; ++i) {
-        const auto& partition = partitions_[i];
-        client_->set_left_out(layout_ | i,
-                              {bytes + partition.offset, static_cast<size_t>(partition.bytes)});
-      }
+      return found != tensors.end() && found->second.numel() == laid_[bucket].count;
+    };
+    errors += fits(error_name(bucket)) ? 1 : 0;
+    mean_errors += fits(mean_error_name(bucket)) ? 1 : 0;
+  }
+  // All or none of each kind, and no more.
+  const bool is_whole =
+      (errors == 0 || errors == laid_.size()) && (mean_errors == 0 || mean_errors == laid_.size());
+  const size_t known = errors + mean_errors + tensors.count(kRank);
+  if (!client_ || !options_.coding.error_feedback || !is_whole || known != tensors.size()) {
+    return log::warn(
+        "[parallel] what codecs had left out of gradients is dropped: this run has other buckets "
+        "or no error feedback");
+  }
+  const auto rank = tensors.find(kRank);
+  const bool is_own = rank != tensors.end() && rank->second.item<int64_t>() == group_.rank();
+  for (size_t bucket = 0; is_own && errors > 0 && bucket < laid_.size(); ++bucket) {
+    const auto own = zeros_like_bucket(bucket).copy_(tensors.at(error_name(bucket)));
+    const auto* const bytes = static_cast<const char*>(own.data_ptr());
+    for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
+      const auto& partition = partitions_[i];
+      client_->set_left_out(layout_ | i,
+                            {bytes + partition.offset, static_cast<size_t>(partition.bytes)});
     }
   }
-  wait({});
+  if (group_.rank() > 0 || mean_errors == 0) return;
+  std::vector<at::Tensor> of_means;  // until servers have them
+  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+    of_means.push_back(zeros_like_bucket(bucket).copy_(tensors.at(mean_error_name(bucket))));
+  }
+  act_alone([&] {
+    for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+      push(bucket, static_cast<char*>(of_means[bucket].data_ptr()),
+           server::SummationAction::set_left_out, {});
+    }
+  });
+}
+
+void SummationServers::act_alone(const std::function<void()>& pushes) {
+  try {
+    pushes();
+    const auto limit = limit_of(options_.servers);
+    client_->wait(Deadline::after(group_.options().timeout),
+                  [&] { return world_->trouble(limit); });
+  } catch (...) {
+    client_->drop();
+    throw;
+  }
 }
 
 void SummationServers::finish() {

@@ -60,9 +60,11 @@ class SummationServers : public BucketSums {
   void drop() override;
   // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
   // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
-  // "rank" is the rank. Blocks; without them, and with a warning, if servers are lost.
+  // "rank" is the rank. Blocks; does not wait for other ranks. Empty, with a warning, if servers
+  // are lost or buckets are under way.
   state::StateDict state() override;
-  // Ranks that load the errors of another rank's gradients have none.
+  // A rank that loads the errors of another rank's gradients has none, nor has one without them. If
+  // codecs give no feedback, or errors are not of all of these buckets, warns and loads none.
   void load_state(const state::StateDict& state) override;
 
   // Makes the servers act on the values of these buckets, which were laid out, and replaces them by
@@ -93,6 +95,9 @@ class SummationServers : public BucketSums {
   // Returns zeros like a bucket.
   at::Tensor zeros_like_bucket(size_t bucket) const;
   void wait(const std::function<bool()>& is_enough);
+  // Calls `pushes`, and waits, without the other ranks, until servers have acted. If that fails,
+  // drops what was pushed, so that its memory may be freed.
+  void act_alone(const std::function<void()>& pushes);
 
   comm::Group group_;
   const SummationOptions options_;
