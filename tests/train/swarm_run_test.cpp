@@ -327,7 +327,7 @@ TEST_F(SwarmTraining, SaysWhyAPeerCannotJoin) {
   EXPECT_THAT([&] { begin(*member(all[1]), "other"); },
               ThrowsMessage<Error>(HasSubstr(
                   "of the swarm trains something else; got a model of other, expected a model of "
-                  "schema (all peers need the same model and optimizer)")));
+                  "schema (all peers need the same model, optimizer and seed)")));
   auto other = all[1];
   other.swarm.run = "other";
   EXPECT_THAT([&] { begin(*member(other), "schema"); },
