@@ -145,6 +145,10 @@ TEST_F(SwarmCommands, AuthorityAdmitsThePeersOnItsList) {
   const auto key = stranger.word_behind("the key of this peer is ").substr(0, 64);
   write_file_atomically(folder_ / "list", key + " anna\n");
   authority.word_behind("admits 1 ");
+  std::filesystem::rename(folder_ / "list", folder_ / "new list");
+  authority.word_behind("the list is as it was: ");
+  write_file_atomically(folder_ / "list", key + " anna\n" + std::string(64, '0') + " bob\n");
+  authority.word_behind("admits 2 ");
   Process anna(folder_.path(), train);
   EXPECT_EQ(anna.wait(), 0) << anna.text();
   authority.stop();

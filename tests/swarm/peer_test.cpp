@@ -228,6 +228,68 @@ TEST(Peers, ADownloadTurnsToThePeersThatAreLeft) {
   EXPECT_LT(peer.peer->epoch(), 50);
 }
 
+// They neither add samples, nor lead.
+TEST(Peers, OthersThatTrainSomethingElseCountForNobody) {
+  for (const bool has_other_batch : {false, true}) {
+    Trainers run(12);
+    for (size_t i = 0; i < 3; ++i) run.add(8);
+    PeerOptions<double> options{.version = {.epoch = 50, .history = "another"}};
+    if (has_other_batch) {
+      options.target_batch = 32;
+    } else {
+      options.schema = "another";
+    }
+    auto& stranger = run.add(800, options);
+    run.checked = [&](size_t index, const SwarmStep& step, const std::vector<double>&) {
+      EXPECT_THAT(step.members, SizeIs(index < 3 ? 3 : 1));
+    };
+    pass(run.network, 30);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(run.all[i]->loads, 0);
+      EXPECT_GT(run.all[i]->steps, 5);
+      EXPECT_LT(run.all[i]->steps, 20);
+      EXPECT_THAT(run.all[i]->peer->peers(), SizeIs(3));
+    }
+    EXPECT_EQ(stranger.loads, 0);
+  }
+}
+
+// A peer that was called, and then had to download a state, is due no more when the peers that
+// were ahead are gone.
+TEST(Peers, AContributionIsAwaitedOnlyWhileThePeerIsDue) {
+  test::SimulatedNetwork network(1);
+  const auto own = identity_of(1), other = identity_of(2);
+  const auto add = [&](const Identity& identity, const StateVersion& version) {
+    return std::make_unique<Peer<double>>(
+        network.add(identity.name()), identity,
+        PeerOptions<double>{.run = "run", .target_batch = 8, .version = version},
+        PeerCallbacks<double>{
+            .due = [](int64_t) {},
+            .averaged = {},
+            .state = []() -> std::shared_ptr<const std::string> { return nullptr; },
+            .load = [](int64_t, const std::string&) {}},
+        clock_of(network));
+  };
+  auto peer = add(own, {});
+  pass(network, 4);
+  peer->report(8);
+  EXPECT_TRUE(peer->is_due());
+  auto ahead = add(other, {.epoch = 5});
+  network.connect(own.name(), other.name());
+  pass(network, 2);
+  EXPECT_TRUE(peer->is_downloading());
+  EXPECT_FALSE(peer->is_due());
+  peer->contribute(0, std::make_shared<std::vector<double>>(1), 8);
+  EXPECT_FALSE(peer->is_averaging());
+  network.cut(own.name(), other.name());
+  pass(network, 1);
+  EXPECT_FALSE(peer->is_downloading());
+  EXPECT_TRUE(peer->is_due());
+  peer->contribute(0, std::make_shared<std::vector<double>>(1), 8);
+  pass(network, 1);
+  EXPECT_EQ(peer->epoch(), 1);
+}
+
 TEST(Timeouts, AreRaisedAndFallAgain) {
   AdaptiveTimeout timeout(std::chrono::seconds(2), std::chrono::seconds(30));
   EXPECT_EQ(timeout.limit(), std::chrono::seconds(30));

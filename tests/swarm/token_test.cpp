@@ -3,12 +3,15 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/swarm/trainers.h"
 
 namespace troika::swarm {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::ContainsRegex;
 using testing::IsEmpty;
 using testing::SizeIs;
 
@@ -91,6 +94,33 @@ TEST(Tokens, AreRenewedUntilThePeerIsTakenOffTheList) {
   pass(network, 300);
   EXPECT_FALSE(admits(identity.name(), peer.name(), tokens.back(), clock(), WallTime(0)));
   EXPECT_THAT(reasons, testing::Contains("the peer is not on the list"));
+}
+
+TEST(Tokens, SilenceOfTheAuthorityIsNoRefusal) {
+  test::SimulatedNetwork network(1);
+  const auto identity = identity_of(1), peer = identity_of(2);
+  const auto clock = clock_of(network);
+  auto& silent = network.add(identity.name());
+  auto& endpoint = network.add(peer.name());
+  network.connect(peer.name(), identity.name());
+  std::vector<std::string> tokens, reasons;
+  testing::internal::CaptureStderr();
+  TokenKeeper keeper(
+      endpoint, peer, identity.name(), [&](const std::string& token) { tokens.push_back(token); },
+      [&](const std::string& reason) { reasons.push_back(reason); }, clock);
+  pass(network, 30);
+  EXPECT_THAT(tokens, IsEmpty());
+  EXPECT_THAT(reasons, IsEmpty());
+  Authority authority(silent, identity, 1min, clock);
+  authority.allow(peer.name(), "user");
+  pass(network, 30);
+  EXPECT_FALSE(tokens.empty());
+  authority.revoke(peer.name());
+  pass(network, 100);
+  EXPECT_FALSE(reasons.empty());
+  const auto warnings = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::ranges::count(warnings, '\n'), 3) << warnings;
+  EXPECT_THAT(warnings, ContainsRegex("does not answer(.|\n)*not on the list(.|\n)*has expired"));
 }
 
 TEST(Tokens, PeersWithoutOneAreInNoGroup) {

@@ -51,7 +51,7 @@ class Trainers {
     trainer.endpoint = &network.add(trainer.identity->name());
     trainer.speed = speed;
     options.run = "run";
-    options.target_batch = target_batch_;
+    if (options.target_batch == 1) options.target_batch = target_batch_;
     options.seed = index;
     options.least_part = kPlaces;
     trainer.peer = std::make_unique<Peer<double>>(

@@ -12,6 +12,7 @@
 #include "tests/train/waves.h"
 #include "troika/base/config.h"
 #include "troika/cluster/discovery/port.h"
+#include "troika/parallel/swarm/swarm_exchange.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/run/fit_context.h"
 #include "troika/train/run/swarm_run.h"
@@ -116,6 +117,20 @@ class WaitsFor : public Callback {
   const int count_;
   const int64_t step_;
   parallel::SwarmMember& member_;
+};
+
+// The time of a run is its own, whatever states it takes.
+class ExpectsOwnTime : public Callback {
+ public:
+  explicit ExpectsOwnTime(const Stopwatch& wall) : wall_(wall) {}
+  std::string name() const override { return "expects_own_time"; }
+  void on_train_batch_end(FitContext& context, const data::Batch&, const at::Tensor&) override {
+    EXPECT_LE(context.seconds, wall_.seconds());
+    EXPECT_LE(context.at.train_seconds, wall_.seconds());
+  }
+
+ private:
+  const Stopwatch& wall_;
 };
 
 class SwarmTraining : public CourseTest {
@@ -271,8 +286,10 @@ TEST_F(SwarmTraining, LosesNoStepWhenAllButOneAreStartedAgain) {
             ThrowsMessage<Error>(HasSubstr("lost")));
         auto again = all[i];
         again.swarm.min_peers = 1;
-        courses[i] = fit(again, make_normed_task(), member(again),
-                         {std::make_shared<TellsArrival>(arrivals, 6)});
+        const Stopwatch wall;
+        courses[i] = fit(
+            again, make_normed_task(), member(again),
+            {std::make_shared<TellsArrival>(arrivals, 6), std::make_shared<ExpectsOwnTime>(wall)});
       });
     }
   }
@@ -310,7 +327,7 @@ TEST_F(SwarmTraining, SaysWhyAPeerCannotJoin) {
   EXPECT_THAT([&] { begin(*member(all[1]), "other"); },
               ThrowsMessage<Error>(HasSubstr(
                   "of the swarm trains something else; got a model of other, expected a model of "
-                  "schema (all peers need the same model and optimizer)")));
+                  "schema (all peers need the same model, optimizer and seed)")));
   auto other = all[1];
   other.swarm.run = "other";
   EXPECT_THAT([&] { begin(*member(other), "schema"); },
@@ -321,6 +338,49 @@ TEST_F(SwarmTraining, SaysWhyAPeerCannotJoin) {
   EXPECT_THAT([&] { begin(*member(other), "schema"); },
               ThrowsMessage<Error>(HasSubstr("of the swarm makes other steps; got "
                                              "data.global_batch_size 16, expected 8")));
+  // One that trains the same is right, whoever else is there.
+  all[1].swarm.min_peers = 2;
+  EXPECT_NO_THROW(begin(*member(all[1]), "schema"));
+}
+
+TEST_F(SwarmTraining, AveragesGradientsAndFiniteBuffers) {
+  class Net : public torch::nn::Module {
+   public:
+    Net() {
+      used = register_parameter("used", torch::ones(2));
+      unused = register_parameter("unused", torch::ones(2));
+      mean = register_buffer("mean", torch::ones(2));
+      sick = register_buffer("sick", torch::full(2, NAN));
+      mask = register_buffer("mask", torch::full(2, -INFINITY));
+      large = register_buffer("large", torch::full(1, (int64_t{1} << 40) + 1));
+      count = register_buffer("num_batches_tracked", torch::full({}, int64_t{4}));
+      turn = register_buffer("turn", torch::full(1, c10::complex<float>(0, 1)));
+    }
+    at::Tensor used, unused, mean, sick, mask, large, count, turn;
+  };
+  const auto net = std::make_shared<Net>();
+  const auto before = net->large.clone(), turn = net->turn.clone();
+  parallel::SwarmMember own({.secret = secret_});
+  parallel::SwarmExchange exchange(*net, own);
+  net->used.mutable_grad() = torch::full(2, 4.0);
+  const auto values = exchange.gather(0.5);
+  EXPECT_TRUE(values.isfinite().all().item<bool>());
+  // Another peer with the same weight has a gradient of 0, and a finite `sick` of 6.
+  net->sick.fill_(6);
+  net->used.mutable_grad().zero_();
+  const auto other = exchange.gather(0.5);
+  net->unused.mutable_grad() = torch::full(2, NAN);
+  exchange.spread((values + other) / 2);
+  EXPECT_TRUE(net->used.grad().equal(torch::ones(2)));
+  EXPECT_FALSE(net->unused.grad().defined());
+  EXPECT_TRUE(net->mean.equal(torch::ones(2)));
+  EXPECT_TRUE(net->sick.equal(torch::full(2, 6.0)));
+  EXPECT_TRUE(net->mask.equal(torch::full(2, -INFINITY)));
+  EXPECT_TRUE(net->large.equal(before));
+  EXPECT_TRUE(net->turn.equal(turn));
+  EXPECT_EQ(net->count.item<int64_t>(), 4);
+  net->used.mutable_grad().fill_(NAN);
+  EXPECT_FALSE(exchange.gather(1).isfinite().all().item<bool>());
 }
 
 TEST_F(SwarmTraining, RefusesWhatItDoesNotSupport) {
@@ -330,6 +390,8 @@ TEST_F(SwarmTraining, RefusesWhatItDoesNotSupport) {
            {"trainer.sync_batchnorm=true", "trainer.sync_batchnorm true"},
            {"trainer.accelerator=gpu", "trainer.accelerator gpu"},
            {"trainer.devices=2", "trainer.devices 2"},
+           {"trainer.num_nodes=2", "trainer.num_nodes 2"},
+           {"trainer.overfit_batches=1", "trainer.overfit_batches 1"},
            {"ddp.hook=fp16", "ddp.hook fp16"},
            {"ema.enabled=true", "ema.enabled true"},
            {"swa.swa_lrs=0.1", "swa.swa_lrs 0.1"},

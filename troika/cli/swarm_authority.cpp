@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <system_error>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
@@ -49,8 +50,10 @@ int run_authority(const AuthorityArguments& arguments) {
   const auto identity = train::identity_of(arguments.key);
   const auto lifetime = std::chrono::duration_cast<swarm::WallTime>(
       to_timeout("--lifetime", arguments.lifetime_seconds));
+  // A list that is being replaced may be missing for a moment.
+  std::error_code missing;
+  auto read_at = std::filesystem::last_write_time(arguments.list, missing);
   auto users = read_list(arguments.list);
-  auto read_at = std::filesystem::last_write_time(arguments.list);
   const cluster::StopSignals signals(/*requeue=*/false);
   const auto listen = train::parse_address(arguments.listen, "--listen");
   net::TcpEndpoint endpoint({.name = identity.name(),
@@ -72,7 +75,7 @@ int run_authority(const AuthorityArguments& arguments) {
   log::info("[swarm] admits {} peers", users.size());
   const auto is_stopped = [&] { return signals.asked() != cluster::StopRequest::none; };
   while (!endpoint.run_until(is_stopped, std::chrono::milliseconds(500))) {
-    const auto written_at = std::filesystem::last_write_time(arguments.list);
+    const auto written_at = std::filesystem::last_write_time(arguments.list, missing);
     if (written_at == read_at) continue;
     read_at = written_at;
     try {

@@ -26,6 +26,12 @@ RecordRules rules_of(const std::string& run, const std::string& authority,
   return {.run = run, .authority = authority, .kinds = std::move(kinds)};
 }
 
+template <typename Number>
+std::string schema_of(const PeerOptions<Number>& options) {
+  return digest_of(text_of({options.schema, options.target_batch, options.packing_name,
+                            options.least_part, options.aggregation, sizeof(Number)}));
+}
+
 }  // namespace
 
 template <typename Number>
@@ -33,12 +39,15 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                    PeerCallbacks<Number> callbacks, WallClock clock)
     : endpoint_(endpoint),
       options_(std::move(options)),
+      schema_(schema_of(options_)),
       callbacks_(std::move(callbacks)),
       directory_(endpoint, identity, rules_of(options_.run, options_.authority, options_.kinds),
                  std::move(clock)),
       // Auxiliary peers have no state either, so they do not define the epoch.
       tracker_(endpoint, directory_,
-               {.target_batch = options_.target_batch, .is_client = options_.mode != Mode::node}),
+               {.target_batch = options_.target_batch,
+                .is_client = options_.mode != Mode::node,
+                .schema = schema_}),
       matchmaking_(endpoint, directory_),
       averager_(endpoint),
       states_(endpoint, callbacks_.state, options_.most_state),
@@ -267,19 +276,13 @@ std::string Peer<Number>::gathered(Mode mode) const {
 }
 
 template <typename Number>
-std::string Peer<Number>::schema() const {
-  return digest_of(text_of({options_.schema, options_.packing_name, options_.least_part,
-                            options_.aggregation, sizeof(Number)}));
-}
-
-template <typename Number>
 void Peer<Number>::seek() {
   phase_ = Phase::matching;
   times_.phase = endpoint_.now();
   const auto deadline =
       directory_.now() + std::chrono::duration_cast<WallTime>(times_.matches.limit());
   matchmaking_.seek({.key = fmt::format("{} {}", epoch(), history()),
-                     .schema = schema(),
+                     .schema = schema_,
                      .deadline = deadline,
                      .is_client = options_.mode == Mode::client,
                      .gathered = gathered(options_.mode),

@@ -23,8 +23,9 @@ namespace troika::swarm {
 
 template <typename Number>
 struct PeerOptions {
-  // The same on all peers of a run. Peers with another schema, packing_name, least_part or
-  // aggregation are in no group with this one.
+  // The same on all peers of a run. Peers with another schema, target_batch, packing_name,
+  // least_part or aggregation do not count for this one: they are in no group with it, and it
+  // follows no state of theirs.
   std::string run = {};
   std::string schema = {};            // digest of the form of the values
   int64_t target_batch = 1;           // samples of a step
@@ -129,11 +130,17 @@ class Peer {
 
   int64_t epoch() const { return tracker_.epoch(); }
   const std::string& history() const { return tracker_.history(); }
+  // Digest of the options that must be the same on all peers of a run.
+  const std::string& schema() const { return schema_; }
   bool is_discovering() const { return phase_ == Phase::discovering; }
   bool is_downloading() const { return states_.is_downloading(); }
+  // Whether contribute() is awaited.
+  bool is_due() const { return phase_ == Phase::due; }
+  // Whether a contribution is on its way: neither averaged, nor discarded yet.
+  bool is_averaging() const { return phase_ == Phase::matching || phase_ == Phase::averaging; }
   bool is_connected(const std::string& peer) const { return connected_.contains(peer); }
   SwarmProgress progress() const { return tracker_.swarm(); }
-  // The peers that are alive, this one first.
+  // The peers of this schema that are alive, this one first.
   std::vector<PeerProgress> peers() const { return tracker_.peers(); }
   Directory& directory() { return directory_; }
 
@@ -160,12 +167,12 @@ class Peer {
   void take_match(const std::optional<Match>& match);
   void begin_round(const Match& match);
   void end_round(const Match& match, const AveragingResult& result);
-  std::string schema() const;
   net::Duration round_timeout(const Match& match);
   std::string gathered(Mode mode) const;
 
   net::Endpoint& endpoint_;
   const PeerOptions<Number> options_;
+  const std::string schema_;  // of all that must be the same on the peers of a run
   const PeerCallbacks<Number> callbacks_;
   GossipDirectory directory_;
   ProgressTracker tracker_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "troika/swarm/json_text.h"
 
@@ -28,9 +29,10 @@ struct ProgressBody {
   std::string history;
   bool is_partial = false;
   int64_t refresh = 0;  // milliseconds
+  std::string schema;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProgressBody, samples, samples_per_second, is_client, history,
-                                   is_partial, refresh)
+                                   is_partial, refresh, schema)
 
 PeerProgress progress_of(const Record& record, WallTime now) {
   const auto body = parsed<ProgressBody>(record.body);
@@ -65,7 +67,8 @@ bool is_progress(const Record& record) {
     const auto body = parsed<ProgressBody>(record.body);
     return record.epoch >= 0 && record.epoch <= kMostEpoch && body.samples >= 0 &&
            std::isfinite(body.samples_per_second) && body.samples_per_second >= 0 &&
-           body.history.size() <= 64 && body.refresh >= 0 && body.refresh <= 60'000;
+           body.history.size() <= 64 && body.schema.size() <= 64 && body.refresh >= 0 &&
+           body.refresh <= 60'000;
   } catch (const Error&) {
     return false;
   }
@@ -86,7 +89,7 @@ double SampleRate::samples_per_second() const {
 
 ProgressTracker::ProgressTracker(net::Endpoint& endpoint, Directory& directory,
                                  ProgressOptions options)
-    : endpoint_(endpoint), directory_(directory), options_(options) {
+    : endpoint_(endpoint), directory_(directory), options_(std::move(options)) {
   own_.peer = endpoint_.name();
   own_.is_client = options_.is_client;
   for (const auto& record : directory_.find(kProgress)) take_change(record);
@@ -94,7 +97,10 @@ ProgressTracker::ProgressTracker(net::Endpoint& endpoint, Directory& directory,
 
 void ProgressTracker::take_change(const Record& record) {
   if (record.kind != kProgress || record.peer == own_.peer) return;
-  if (record.body.empty()) {
+  const bool counts =
+      !record.body.empty() &&
+      (options_.schema.empty() || parsed<ProgressBody>(record.body).schema == options_.schema);
+  if (!counts) {
     others_.erase(record.peer);
   } else {
     const auto& progress = others_[record.peer] = progress_of(record, directory_.now());
@@ -125,9 +131,10 @@ void ProgressTracker::publish() {
   std::erase_if(others_, [&](const auto& other) { return !is_alive(other.second, now); });
   std::erase_if(told_, [&](const auto& told) { return !others_.contains(told.first); });
   own_.refresh = refresh();
-  directory_.publish(kProgress, {}, own_.epoch, options_.lifetime,
-                     text_of(ProgressBody{own_.samples, rate_.samples_per_second(), own_.is_client,
-                                          own_.history, own_.is_partial, own_.refresh.count()}));
+  directory_.publish(
+      kProgress, {}, own_.epoch, options_.lifetime,
+      text_of(ProgressBody{own_.samples, rate_.samples_per_second(), own_.is_client, own_.history,
+                           own_.is_partial, own_.refresh.count(), options_.schema}));
   endpoint_.cancel(timer_, net::Outcome::cancelled);
   timer_ = endpoint_.after(own_.refresh, alive_.guard([this] { publish(); }));
 }

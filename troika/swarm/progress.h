@@ -23,6 +23,8 @@ bool is_progress(const Record& record);
 struct ProgressOptions {
   int64_t target_batch = 1;  // samples of an epoch, of all peers together
   bool is_client = false;    // this peer cannot be reached, and does not define the epoch
+  // Peers that tell another schema do not count; empty: all count.
+  std::string schema = {};
   // Between two records of a peer. In between, others extrapolate its samples.
   WallTime least_refresh = std::chrono::milliseconds(500);
   WallTime default_refresh = std::chrono::seconds(3);  // while the speed is not known

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "troika/base/log.h"
 #include "troika/swarm/json_text.h"
 
 namespace troika::swarm {
@@ -150,11 +151,20 @@ void TokenKeeper::ask() {
                 }));
 }
 
+void TokenKeeper::warn(const std::string& problem) {
+  if (!problem.empty() && problem != problem_) log::warn("[swarm] gets no token: {}", problem);
+  problem_ = problem;
+  if (!expiry_ || clock_() < *expiry_) return;
+  expiry_.reset();
+  log::warn("[swarm] the token of this peer has expired: it does not count for the others");
+}
+
 void TokenKeeper::take(const net::Result& result, const std::string& text) {
   auto again = kTokenRetry;
   std::string problem = "the authority does not answer";
+  const bool is_answered = result.outcome == net::Outcome::done;
   try {
-    if (result.outcome == net::Outcome::done) {
+    if (is_answered) {
       const auto answer = parsed<TokenAnswer>(text);
       problem = describe(static_cast<TokenRefusal>(answer.refusal));
       const auto now = clock_();
@@ -164,13 +174,15 @@ void TokenKeeper::take(const net::Result& result, const std::string& text) {
         const WallTime spare = std::min<WallTime>(std::chrono::minutes(1), left / 3);
         again = std::max<net::Duration>(std::chrono::seconds(1), left - spare);
         problem.clear();
+        expiry_ = now + left;
         taken_(answer.token);
       }
     }
   } catch (const Error& error) {
     problem = error.what();
   }
-  if (!problem.empty()) refused_(problem);
+  warn(problem);
+  if (!problem.empty() && is_answered) refused_(problem);
   endpoint_.after(again, alive_.guard([this] { ask(); }));
 }
 

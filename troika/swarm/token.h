@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -78,8 +79,9 @@ std::string token_request(const Identity& peer, const std::string& authority, Wa
 // callbacks, with the endpoint connected to the authority's.
 class TokenKeeper {
  public:
-  // `taken` is called with each new token, `refused` with the reason for none; then it asks again
-  // after five seconds.
+  // `taken` is called with each new token, `refused` with the reason when the authority has refused
+  // one. Without a token it asks again after five seconds. Warns once of each reason for none, and
+  // once when the token has expired.
   TokenKeeper(net::Endpoint& endpoint, const Identity& identity, std::string authority,
               std::function<void(const std::string& token)> taken,
               std::function<void(const std::string& reason)> refused,
@@ -88,6 +90,7 @@ class TokenKeeper {
  private:
   void ask();
   void take(const net::Result& result, const std::string& answer);
+  void warn(const std::string& problem);
 
   net::Endpoint& endpoint_;
   const Identity& identity_;
@@ -95,6 +98,8 @@ class TokenKeeper {
   const std::function<void(const std::string&)> taken_, refused_;
   const WallClock clock_;
   net::Requests requests_;
+  std::string problem_;             // of the last request
+  std::optional<WallTime> expiry_;  // of the token, until it is told
   Alive alive_;
 };
 

@@ -58,9 +58,11 @@ SwarmDialer::SwarmDialer(net::TcpEndpoint& endpoint, const net::Secret& secret, 
       acquaintances_(std::move(acquaintances)),
       thread_([this](const std::stop_token& stop) { this->run(stop); }) {}
 
-size_t SwarmDialer::reached() const {
+std::set<std::string> SwarmDialer::names() const {
   const std::lock_guard lock(mutex_);
-  return names_.size();
+  std::set<std::string> names;
+  for (const auto& [address, name] : names_) names.insert(name);
+  return names;
 }
 
 std::map<std::string, std::string> SwarmDialer::failures() const {

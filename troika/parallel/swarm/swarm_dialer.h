@@ -40,9 +40,9 @@ class SwarmDialer {
   SwarmDialer(net::TcpEndpoint& endpoint, const net::Secret& secret, std::string run,
               SwarmAcquaintances acquaintances);
 
-  // How many of the addresses without names are those of this process, or of peers whose name is
-  // known.
-  size_t reached() const;
+  // The names of the peers at the addresses without names, as far as they have answered; this
+  // process may be one of them.
+  std::set<std::string> names() const;
   // Why the last attempt at each other address failed.
   std::map<std::string, std::string> failures() const;
   // Whether the last attempt at all addresses of this peer failed.

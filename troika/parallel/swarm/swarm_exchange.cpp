@@ -14,7 +14,9 @@ namespace troika::parallel {
 SwarmExchange::SwarmExchange(torch::nn::Module& module, SwarmMember& member)
     : member_(member), parameters_(trained_parameters(module)) {
   for (const auto& [name, buffer] : nn::named_buffers(module)) {
-    if (buffer.scalar_type() != at::kBool) buffers_.emplace_back(name, buffer);
+    const bool is_count =
+        buffer.scalar_type() == at::kLong && name.ends_with("num_batches_tracked");
+    if (buffer.is_floating_point() || is_count) buffers_.emplace_back(name, buffer);
   }
   const auto is_double = [](const at::Tensor& tensor) {
     return tensor.scalar_type() == at::kDouble;
@@ -38,7 +40,7 @@ std::string SwarmExchange::schema() const {
 at::Tensor SwarmExchange::gather(double factor) const {
   const at::NoGradGuard no_grad;
   const auto type = at::TensorOptions(is_double_ ? at::kDouble : at::kFloat);
-  std::vector<at::Tensor> parts{at::empty({static_cast<int64_t>(parameters_.size())}, type)};
+  std::vector<at::Tensor> parts{at::empty({flags()}, type)};
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& tensor = parameters_[i].tensor;
     const auto& gradient = tensor.grad();
@@ -46,15 +48,20 @@ at::Tensor SwarmExchange::gather(double factor) const {
     parts.push_back(gradient.defined() ? gradient.to(type.dtype()).reshape({-1}) * factor
                                        : at::zeros({tensor.numel()}, type));
   }
+  auto flag = static_cast<int64_t>(parameters_.size());
   for (const auto& [name, buffer] : buffers_) {
-    parts.push_back(buffer.to(type.dtype()).reshape({-1}));
+    const auto numbers = buffer.to(type.dtype()).reshape({-1});
+    const bool is_finite = numbers.isfinite().all().item<bool>();
+    parts.front()[flag++] = is_finite ? 1 : 0;
+    parts.push_back(is_finite ? numbers : at::zeros_like(numbers));
   }
   return at::cat(parts);
 }
 
 void SwarmExchange::spread(const at::Tensor& values) {
   const at::NoGradGuard no_grad;
-  auto first = static_cast<int64_t>(parameters_.size());
+  const auto flag_of = [&](size_t i) { return values[static_cast<int64_t>(i)].item<double>(); };
+  auto first = flags();
   const auto next = [&](const at::Tensor& like) {
     const auto part = values.narrow(0, first, like.numel()).view(like.sizes());
     first += like.numel();
@@ -63,13 +70,21 @@ void SwarmExchange::spread(const at::Tensor& values) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& tensor = parameters_[i].tensor;
     const auto mean = next(tensor);
-    if (values[static_cast<int64_t>(i)].item<double>() <= 0) continue;
     auto& gradient = parameters_[i].tensor.mutable_grad();
+    if (flag_of(i) <= 0) {
+      gradient.reset();
+      continue;
+    }
     if (!gradient.defined()) gradient = at::empty_like(tensor);
     gradient.copy_(mean);
   }
-  for (const auto& [name, buffer] : buffers_) {
-    const auto mean = next(buffer);
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const auto& buffer = buffers_[i].second;
+    const double share = flag_of(parameters_.size() + i);
+    auto mean = next(buffer);
+    if (share <= 0) continue;
+    // Of the peers with finite numbers.
+    if (share != 1) mean = mean / share;
     buffer.copy_(buffer.is_floating_point() ? mean : mean.round());
   }
 }

@@ -11,8 +11,10 @@
 namespace troika::parallel {
 
 // The values that peers average, in order: for each trained parameter whether it has a gradient,
-// the gradients, and the buffers except those of bool. In float64 if one of these tensors is,
-// otherwise in float32. After a step without losses, all peers have the same bits of all of them.
+// for each buffer whether it is finite, the gradients, and the buffers. These are the buffers of
+// floating-point numbers, and the counts of batch norms; others are left alone. In float64 if one
+// of these tensors is, otherwise in float32. After a step without losses, all peers have the same
+// bits of all of them.
 //
 // The engine of a swarm decides when a step is made, so that finish_backward() does nothing.
 class SwarmExchange : public Exchange {
@@ -23,10 +25,11 @@ class SwarmExchange : public Exchange {
   bool is_double() const { return is_double_; }
   // Names, shapes and types of the values.
   std::string schema() const;
-  // Returns the values, with the gradients times `factor`.
+  // Returns the values, with the gradients times `factor`. Only gradients can be other than finite.
   at::Tensor gather(double factor) const;
   // Replaces gradients and buffers. A parameter without a gradient at all peers gets none; at some
-  // peers, theirs counts as zero.
+  // peers, theirs counts as zero. A buffer becomes the mean of those that are finite; if none is,
+  // it stays as it is.
   void spread(const at::Tensor& values);
 
   // Throws Error(usage): the weight of a peer is its number of samples.
@@ -43,6 +46,9 @@ class SwarmExchange : public Exchange {
   void load_state(const optim::NamedTensors& state) override;
 
  private:
+  // How many numbers stand before the gradients.
+  int64_t flags() const { return static_cast<int64_t>(parameters_.size() + buffers_.size()); }
+
   SwarmMember& member_;
   const std::vector<optim::Parameter> parameters_;
   std::vector<std::pair<std::string, at::Tensor>> buffers_;

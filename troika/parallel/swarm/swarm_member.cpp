@@ -39,16 +39,9 @@ void SwarmMember::act(const std::function<void()>& body) {
 }
 
 SwarmCallbacks SwarmMember::callbacks() {
-  return {.due =
-              [this](int64_t epoch) {
-                shared_.has_no_step = shared_.contributed == epoch;
-                shared_.due = epoch;
-              },
-          .averaged =
+  return {.averaged =
               [this](const swarm::SwarmStep& step, const at::Tensor& mean) {
                 shared_.averaged = mean;
-                shared_.due.reset();
-                shared_.contributed.reset();
                 auto& statistics = shared_.statistics;
                 ++statistics.steps;
                 statistics.members = step.members.size();
@@ -65,8 +58,6 @@ SwarmCallbacks SwarmMember::callbacks() {
               [this](const std::string& state) {
                 shared_.loaded = state;
                 shared_.averaged.reset();
-                shared_.due.reset();
-                shared_.contributed.reset();
                 ++shared_.statistics.loads;
               }};
 }
@@ -145,7 +136,7 @@ void SwarmMember::begin(SwarmStart start, const Stops& stops) {
             throw swarm_error(ErrorKind::usage, "a peer trains in another run", other,
                               options_.peer.run, "swarm.run is the same on all peers of a run");
           }
-          return dialer_->reached() > 0;
+          return !dialer_->names().empty();
         },
         stops,
         [this] {
@@ -154,31 +145,25 @@ void SwarmMember::begin(SwarmStart start, const Stops& stops) {
           return fmt::format("no peer that answers: {}", fmt::join(texts, "; "));
         });
   }
+  std::optional<Error> problem;
+  size_t count = 0;
   wait_for(
       [&] {
-        if (!options_.peers.empty()) require_same(start.schema);
-        size_t count = 0;
-        act([&] { count = peer_->peers().size(); });
+        act([&] {
+          problem = misfit();
+          count = peer_->peers().size();
+        });
         return static_cast<int64_t>(count) >= options_.min_peers;
       },
       stops,
-      [this] {
-        size_t count = 0;
-        act([&] { count = peer_->peers().size(); });
-        return fmt::format("{} peers", count);
+      [&] {
+        return fmt::format("{} peers{}", count, problem ? std::string("; ") + problem->what() : "");
       });
   // A member of a group without a connection to another one is silent for it.
   const auto deadline = Deadline::after(kMostConnecting);
-  wait(
-      [&] {
-        if (peer_->is_discovering()) return false;
-        return deadline.passed() || std::ranges::all_of(peer_->peers(), [&](const auto& other) {
-                 const bool is_needed = options_.peer.mode == swarm::Mode::node || !other.is_client;
-                 return other.peer == name() || !is_needed || peer_->is_connected(other.peer) ||
-                        dialer_->has_failed_at(other.peer);
-               });
-      },
-      stops);
+  wait([&] { return !peer_->is_discovering() && (deadline.passed() || has_met_all()); }, stops);
+  act([&] { problem = misfit(); });
+  if (problem) throw *problem;
 }
 
 void SwarmMember::get_token(const Stops& stops) {
@@ -232,30 +217,43 @@ void SwarmMember::wait_for(const std::function<bool()>& is_there, const Stops& s
   }
 }
 
-void SwarmMember::require_same(const std::string& schema) {
-  std::vector<std::pair<std::string, swarm::Contact>> others;
-  act([&] {
-    for (const auto& record : peer_->directory().find(swarm::kContact)) {
-      // Records of peers that have left remain for some time.
-      if (peer_->is_connected(record.peer)) {
-        others.emplace_back(record.peer, swarm::contact_from(record.body));
-      }
-    }
-  });
-  for (const auto& [peer, other] : others) {
-    if (other.schema != schema) {
-      throw swarm_error(
-          ErrorKind::usage,
-          fmt::format("peer {} of the swarm trains something else", peer.substr(0, 8)),
-          contact_.model, other.model, "all peers need the same model and optimizer");
-    }
+std::optional<Error> SwarmMember::misfit() const {
+  // The first peer of a swarm is right, whoever comes.
+  if (options_.peers.empty()) return std::nullopt;
+  std::optional<Error> problem;
+  for (const auto& record : peer_->directory().find(swarm::kContact)) {
+    // Records of peers that have left remain for some time.
+    if (!peer_->is_connected(record.peer)) continue;
+    const auto other = swarm::contact_from(record.body);
+    const auto begin = record.peer.substr(0, 8);
     if (other.target_batch != target_batch()) {
-      throw swarm_error(ErrorKind::usage,
-                        fmt::format("peer {} of the swarm makes other steps", peer.substr(0, 8)),
-                        fmt::format("data.global_batch_size {}", target_batch()),
-                        fmt::format("{}", other.target_batch));
+      problem.emplace(swarm_error(ErrorKind::usage,
+                                  fmt::format("peer {} of the swarm makes other steps", begin),
+                                  fmt::format("data.global_batch_size {}", target_batch()),
+                                  fmt::format("{}", other.target_batch)));
+    } else if (other.schema != contact_.schema) {
+      problem.emplace(swarm_error(
+          ErrorKind::usage, fmt::format("peer {} of the swarm trains something else", begin),
+          contact_.model, other.model, "all peers need the same model, optimizer and seed"));
+    } else {
+      return std::nullopt;
     }
   }
+  return problem;
+}
+
+bool SwarmMember::has_met_all() const {
+  const auto contacts = peer_->directory().find(swarm::kContact);
+  const bool knows_all = std::ranges::all_of(dialer_->names(), [&](const auto& other) {
+    return other == name() || dialer_->has_failed_at(other) ||
+           (peer_->is_connected(other) &&
+            std::ranges::count(contacts, other, &swarm::Record::peer) > 0);
+  });
+  return knows_all && std::ranges::all_of(peer_->peers(), [&](const auto& other) {
+           const bool is_needed = options_.peer.mode == swarm::Mode::node || !other.is_client;
+           return other.peer == name() || !is_needed || peer_->is_connected(other.peer) ||
+                  dialer_->has_failed_at(other.peer);
+         });
 }
 
 void SwarmMember::leave() {
@@ -317,26 +315,20 @@ bool SwarmMember::is_behind() {
 bool SwarmMember::is_due() {
   save();
   bool is_due = false;
-  act([&] { is_due = shared_.due.has_value(); });
+  act([&] { is_due = peer_->is_due(); });
   return is_due;
 }
 
 SwarmMember::Outcome SwarmMember::average(at::Tensor& values, double weight, const Stops& stops) {
   act([&] {
-    if (!shared_.due) return;
-    shared_.has_no_step = false;
-    shared_.contributed = shared_.due;
-    peer_->contribute(*shared_.due, values, weight);
+    // It may have begun to download meanwhile.
+    if (peer_->is_due()) peer_->contribute(values, weight);
   });
-  const bool is_over = wait(
-      [this] {
-        return shared_.averaged || shared_.has_no_step || is_behind_now() || !shared_.contributed;
-      },
-      stops);
+  const bool is_over =
+      wait([this] { return shared_.averaged || is_behind_now() || !peer_->is_averaging(); }, stops);
   if (!is_over) return Outcome::stopped;
   auto outcome = Outcome::no_step;
   act([&] {
-    shared_.contributed.reset();
     if (shared_.averaged) {
       values = *std::exchange(shared_.averaged, std::nullopt);
       outcome = Outcome::averaged;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "troika/base/clock.h"
+#include "troika/base/error.h"
 #include "troika/net/tcp_endpoint.h"
 #include "troika/parallel/swarm/swarm_dialer.h"
 #include "troika/parallel/swarm/swarm_peer.h"
@@ -70,8 +71,8 @@ class SwarmMember {
   // Listens, connects to the others and waits for min_peers; then, unless they have a later state,
   // this member can train. Ends early if `stops`, which is called about ten times a second, returns
   // true. Throws Error(swarm): `timeout` if no address of a peer answers, or too few peers come, in
-  // time; `usage` if the peers have another run, schema or target batch, or the authority refuses a
-  // token.
+  // time; `usage` if the peers have another run, or all that are connected have another schema or
+  // target batch, or the authority refuses a token.
   void begin(SwarmStart start, const Stops& stops);
   void leave();
 
@@ -102,9 +103,6 @@ class SwarmMember {
  private:
   // Shared with the callbacks, under Endpoint's rules for them.
   struct Shared {
-    std::optional<int64_t> due = {};
-    std::optional<int64_t> contributed = {};  // the epoch of the contribution that is on its way
-    bool has_no_step = false;
     std::optional<at::Tensor> averaged = {};
     std::optional<std::string> loaded = {};
     swarm::StateVersion saved_version = {};
@@ -120,7 +118,11 @@ class SwarmMember {
   void publish_contact();
   void announce();  // again and again
   void get_token(const Stops& stops);
-  void require_same(const std::string& schema);
+  // Under Endpoint's rules: the error of a peer that knew others, none of which trains the same.
+  std::optional<Error> misfit() const;
+  // Under Endpoint's rules: whether all peers that can be reached are connected, and have told what
+  // they train.
+  bool has_met_all() const;
   void wait_for(const std::function<bool()>& is_there, const Stops& stops,
                 const std::function<std::string()>& describe);
   bool is_behind_now() const;

@@ -14,7 +14,7 @@ class PeerOf : public SwarmPeer {
   PeerOf(net::Endpoint& endpoint, const swarm::Identity& identity,
          const swarm::PeerOptions<Number>& options, SwarmCallbacks callbacks)
       : peer_(endpoint, identity, options,
-              {.due = std::move(callbacks.due),
+              {.due = [](int64_t) {},
                .averaged = [averaged = std::move(callbacks.averaged)](
                                const swarm::SwarmStep& step,
                                const Values& values) { averaged(step, tensor_of(values)); },
@@ -23,11 +23,11 @@ class PeerOf : public SwarmPeer {
                            int64_t, const std::string& state) { load(state); }}) {}
 
   void report(int64_t samples) override { peer_.report(samples); }
-  void contribute(int64_t epoch, const at::Tensor& values, double weight) override {
+  void contribute(const at::Tensor& values, double weight) override {
     const auto numbers = values.contiguous();
     const auto* first = numbers.data_ptr<Number>();
-    peer_.contribute(epoch, std::make_shared<std::vector<Number>>(first, first + numbers.numel()),
-                     weight);
+    peer_.contribute(peer_.epoch(),
+                     std::make_shared<std::vector<Number>>(first, first + numbers.numel()), weight);
   }
   void use_token(const std::string& token) override { peer_.use_token(token); }
   swarm::StateVersion version() const override {
@@ -37,6 +37,8 @@ class PeerOf : public SwarmPeer {
   }
   bool is_discovering() const override { return peer_.is_discovering(); }
   bool is_downloading() const override { return peer_.is_downloading(); }
+  bool is_due() const override { return peer_.is_due(); }
+  bool is_averaging() const override { return peer_.is_averaging(); }
   bool is_connected(const std::string& peer) const override { return peer_.is_connected(peer); }
   std::vector<swarm::PeerProgress> peers() const override { return peer_.peers(); }
   swarm::Directory& directory() override { return peer_.directory(); }

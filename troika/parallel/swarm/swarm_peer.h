@@ -13,9 +13,8 @@
 
 namespace troika::parallel {
 
-// The callbacks of swarm::PeerCallbacks, with tensors.
+// The callbacks of swarm::PeerCallbacks, with tensors. In place of `due`, ask SwarmPeer::is_due().
 struct SwarmCallbacks {
-  std::function<void(int64_t epoch)> due;
   std::function<void(const swarm::SwarmStep& step, const at::Tensor& mean)> averaged;
   swarm::StateTransfer::Take state;
   std::function<void(const std::string& state)> load;
@@ -31,12 +30,14 @@ class SwarmPeer {
   SwarmPeer& operator=(const SwarmPeer&) = delete;
 
   virtual void report(int64_t samples) = 0;
-  // `values` is copied.
-  virtual void contribute(int64_t epoch, const at::Tensor& values, double weight) = 0;
+  // To the present epoch; `values` is copied.
+  virtual void contribute(const at::Tensor& values, double weight) = 0;
   virtual void use_token(const std::string& token) = 0;
   virtual swarm::StateVersion version() const = 0;
   virtual bool is_discovering() const = 0;
   virtual bool is_downloading() const = 0;
+  virtual bool is_due() const = 0;
+  virtual bool is_averaging() const = 0;
   virtual bool is_connected(const std::string& peer) const = 0;
   virtual std::vector<swarm::PeerProgress> peers() const = 0;
   virtual swarm::Directory& directory() = 0;

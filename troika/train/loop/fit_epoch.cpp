@@ -197,7 +197,8 @@ void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is
                        bool is_last_of_epoch) {
   auto& at = epochs_.at();
   auto& clock = measured_.clock();
-  const int64_t micro_batches = at.micro_batch + 1;
+  // In a swarm, a step counts as one, whatever this peer's part of it was.
+  const int64_t micro_batches = setup_.swarm ? 1 : at.micro_batch + 1;
   log_.add_loss(loss, batch);
   epochs_.advance(is_last);
   clock.end_batch(setup_.swarm ? batch.size() : epochs_.trained_samples());

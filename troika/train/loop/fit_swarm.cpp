@@ -43,13 +43,16 @@ void Fit::join_swarm() {
       setup_.training, std::min(options.data.batch_size, epochs_.global_batch()), seed,
       loader_options(options, engine_->placement().device.type()));
   const auto optimizer = options.optimizer.name;
+  // All that makes two peers' states unequal, or of no use to each other.
+  const auto schema = fmt::format("{}{} {} {}", gradients.schema(), optimizer, options.run.seed,
+                                  swarm.target_batch());
   swarm.begin({.step = epochs_.at().step,
                .state = digest_of_state(setup_.task.module()),
-               .schema = swarm::digest_of(gradients.schema() + optimizer),
+               .schema = swarm::digest_of(schema),
                .model = fmt::format(
-                   "{} with {} trained parameters and {}",
+                   "{} with {} trained parameters, {} and run.seed {}",
                    options.model.name.empty() ? setup_.task.module().name() : options.model.name,
-                   setup_.trainable, optimizer),
+                   setup_.trainable, optimizer, options.run.seed),
                .is_double = gradients.is_double(),
                .save =
                    [this] {

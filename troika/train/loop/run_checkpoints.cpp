@@ -145,8 +145,11 @@ std::filesystem::path RunCheckpoints::save_alone(const std::filesystem::path& fo
   checkpoint::RankState state = engine_state(/*in_step=*/false);
   // Gradients of a failed micro-batch are useless: the step starts again.
   TrainProgress at = parts_.epochs.at();
-  at.position -= at.micro_batch * parts_.epochs.global_batch();
-  at.samples -= at.micro_batch * parts_.epochs.trained_samples();
+  // In a swarm, only whole steps have advanced the position.
+  if (!parts_.setup.swarm) {
+    at.position -= at.micro_batch * parts_.epochs.global_batch();
+    at.samples -= at.micro_batch * parts_.epochs.trained_samples();
+  }
   at.micro_batch = 0;
   at.seconds = parts_.measured.clock().run_seconds();
   add_course(at, state);

@@ -174,6 +174,8 @@ std::filesystem::path RunOrigin::load(const ResumedParts& parts) {
   std::function<void()> take_loaded;
   start_together(setup_.groups, parts.engine, [&] {
     take_loaded = load_alone(parts);
+    parts.context.seconds = parts.epochs.at().seconds;
+    parts.clock.go_on_from(parts.context.seconds);
     if (setup_.is_main()) report(parts);
   });
   or_leave_module_whole(parts.engine, take_loaded);
@@ -183,8 +185,13 @@ std::filesystem::path RunOrigin::load(const ResumedParts& parts) {
 }
 
 void RunOrigin::take(const std::filesystem::path& checkpoint, const ResumedParts& parts) {
+  auto& at = parts.epochs.at();
+  const double train_seconds = at.train_seconds;
   open(checkpoint);
+  parts.log.clear();
   load_alone(parts)();
+  at.seconds = parts.clock.run_seconds();
+  at.train_seconds = train_seconds;
   saved_.reset();
 }
 
@@ -195,8 +202,6 @@ std::function<void()> RunOrigin::load_alone(const ResumedParts& parts) const {
   const auto first = saved_->of(0);
   for (const auto& name : first.names(kLoopsPrefix)) loops.emplace(name, first.read(name));
   at.load_state(loops);
-  parts.context.seconds = at.seconds;
-  parts.clock.go_on_from(at.seconds);
   require_same_course(at);
   require_same_scaling(setup_.options.model, saved_->path());
   parts.log.load_state(*saved_);

@@ -47,7 +47,8 @@ class RunOrigin {
   // Loads the state of the checkpoint, if any, and closes it. Returns its folder; empty for a new
   // run. If it throws on any rank, all ranks throw, with the module whole.
   std::filesystem::path load(const ResumedParts& parts);
-  // Replaces the state of a run that has begun by that of a checkpoint. For a group of one rank.
+  // Replaces the state of a run that has begun by that of a checkpoint. The times stay
+  // those of this run, because its clock goes on. For a group of one rank.
   void take(const std::filesystem::path& checkpoint, const ResumedParts& parts);
 
  private:

@@ -145,6 +145,11 @@ void TrainLog::start_progress(int64_t count) {
   outputs_->start_progress("epoch " + epochs_.number(), done + count, done);
 }
 
+void TrainLog::clear() {
+  losses_.read();
+  log_.clear();
+}
+
 void TrainLog::load_state(const checkpoint::CheckpointReader& saved) {
   const auto& plan = *context_.training.plan;
   // With another schedule or cut, the last stage may be on another rank.

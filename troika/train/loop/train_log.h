@@ -72,7 +72,9 @@ class TrainLog {
 
   // Returns the numbers that are not in a row yet, for this rank's part of a checkpoint.
   at::Tensor state() const { return log_.state(); }
-  // Loads this rank's state(). If the mesh has changed, rank 0 gets all ranks' numbers.
+  // Forgets these numbers.
+  void clear();
+  // Adds this rank's state(). If the mesh has changed, rank 0 gets all ranks' numbers.
   void load_state(const checkpoint::CheckpointReader& saved);
 
  private:

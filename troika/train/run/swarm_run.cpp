@@ -40,6 +40,9 @@ void require_supported(const TrainOptions& options, const cluster::Environment& 
   require(environment.world_size == 1, fmt::format("{} ranks", environment.world_size),
           "one process for each peer");
   require(trainer.devices <= 1, fmt::format("trainer.devices {}", trainer.devices), "1");
+  require(trainer.num_nodes <= 1, fmt::format("trainer.num_nodes {}", trainer.num_nodes), "1");
+  require(!overfits(options), "trainer.overfit_batches " + trainer.overfit_batches,
+          "0: each peer has an order of its own");
   require(!precision.needs_scaler() && !precision.needs_masters(),
           "trainer.precision " + precision.name, "32, 64 or bf16-mixed");
   require(trainer.accumulate_grad_batches == 1,
