@@ -7,6 +7,8 @@
 #include "tests/support/errors.h"
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/nn/attention.h"
+#include "troika/nn/dropout.h"
+#include "troika/nn/keyed_draws.h"
 #include "troika/nn/token_part.h"
 #include "troika/parallel/context/context_table.h"
 #include "troika/parallel/context/head_attention.h"
@@ -175,6 +177,11 @@ TEST(ContextParallel, ARankMayHaveIgnoredTargetsOnly) {
   });
 }
 
+constexpr const char* kNoKeys =
+    "got draws that are not keyed, expected an nn::KeyedDraws object on this thread (make one "
+    "around each forward and backward pass, with the same seed and sample numbers on all ranks of "
+    "the axis)";
+
 struct Heads {
   nn::AttentionHeads heads;
   at::Tensor of_result;
@@ -222,7 +229,11 @@ TEST(ContextAttention, EqualsThatOfOneProcess) {
       }();
       comm::local::run(4, [&](const comm::Group& axis) {
         const nn::TokenPart part{axis.rank(), axis.size()};
-        for (const auto method : kMethods) {
+        // A ring computes whole tiles, or blocks of one to three rows.
+        for (const auto& [method, most_scores] : {std::pair(ContextMethod::ring, int64_t{1} << 20),
+                                                  {ContextMethod::ring, 1},
+                                                  {ContextMethod::ring, 2 * 4 * 2 * 3},
+                                                  {ContextMethod::all_to_all, 0}}) {
           nn::AttentionHeads own{own_part(whole.queries.detach(), part),
                                  own_part(whole.keys.detach(), part),
                                  own_part(whole.values.detach(), part)};
@@ -233,7 +244,7 @@ TEST(ContextAttention, EqualsThatOfOneProcess) {
               own,
               [&] {
                 return method == ContextMethod::ring
-                           ? ring_attention(own, dropout, std::nullopt, axis)
+                           ? ring_attention(own, dropout, std::nullopt, axis, most_scores)
                            : head_attention(own, dropout, nn::Attention::eager, std::nullopt, axis);
               },
               own_part(of_result, part));
@@ -246,6 +257,34 @@ TEST(ContextAttention, EqualsThatOfOneProcess) {
       });
     }
   }
+}
+
+// Nothing is copied where the order of heads and tokens is the same.
+TEST(ContextAttention, LeavesInputsOfOneHeadAsTheyAre) {
+  const auto [heads, of_result] = some_heads(1, 1, at::kDouble);
+  const auto before = heads.queries.clone();
+  auto tracked = heads;
+  tracked.queries = heads.queries.detach().set_requires_grad(true);
+  const auto mixed = ring_attention(tracked, 0, std::nullopt, comm::local::alone());
+  EXPECT_TRUE(heads.queries.equal(before));
+  const auto gradient = [&] {
+    return torch::autograd::grad({mixed}, {tracked.queries}, {of_result}, /*retain_graph=*/true)
+        .front();
+  };
+  const auto expected = gradient();
+  mixed.detach().zero_();
+  EXPECT_TRUE(gradient().equal(expected));
+}
+
+TEST(ContextAttention, NeedsKeyedDrawsForDropout) {
+  comm::local::run(2, [](const comm::Group& axis) {
+    const auto heads = some_heads(2, 2, at::kDouble).heads;
+    EXPECT_ERROR(ring_attention(heads, 0.5, std::nullopt, axis), ErrorKind::usage,
+                 std::string("[nn] dropout of a part of whole tensors; ") + kNoKeys);
+    const nn::TokenPartGuard positions({axis.rank(), axis.size()});
+    EXPECT_ERROR(nn::Dropout(0.5).forward(at::ones({1, 4, 2})), ErrorKind::usage,
+                 std::string("[nn] dropout of a part of whole tensors; ") + kNoKeys);
+  });
 }
 
 // With c ranks, b samples of s tokens and h elements of keys, a layer's ring sends what
@@ -287,13 +326,34 @@ TEST(ContextParallel, RefusesModelsWithoutTokens) {
   };
   refused(mlp(1, 0), "block layers.0, and no nn::Embedding of tokens",
           "a language model, as gpt or llama");
-  refused(images("resnet20", 8), "module conv1", "linear layers, embeddings and norms");
+  refused(images("resnet20", 8), "module conv1",
+          "linear layers, embeddings, norms and nn::Dropout");
   const auto options = language("gpt", 0, true);
   EXPECT_ERROR(require_context(*nn::make_model(options), {}, 2, ContextMethod::ring),
                ErrorKind::usage,
                "[parallel] block embed cannot be cut over the context axis; got no rule for "
                "transformer.wte, expected a rule in the table for each module with parameters or "
                "dropout");
+}
+
+TEST(ContextParallel, RefusesDropoutOfSdpa) {
+  auto options = language("gpt", 0.3, true);
+  options.attn_implementation = "sdpa";
+  EXPECT_ERROR(
+      require_context(*nn::make_model(options), split_table(options), 2, ContextMethod::all_to_all),
+      ErrorKind::usage,
+      "[parallel] dropout of attention over a context axis is keyed; got "
+      "model.attn_implementation sdpa, expected auto or eager");
+}
+
+TEST(ContextParallel, RefusesDropoutWithoutKeys) {
+  const auto options = language("gpt", 0, true);
+  const auto model = nn::make_model(options);
+  model->register_module("unkeyed", std::make_shared<torch::nn::DropoutImpl>(0.5));
+  EXPECT_ERROR(require_context(*model, split_table(options), 2, ContextMethod::ring),
+               ErrorKind::usage,
+               "[parallel] the model cannot be cut by tokens over a context axis; got module "
+               "unkeyed, expected linear layers, embeddings, norms and nn::Dropout");
 }
 
 TEST(ContextParallel, RefusesWhatDoesNotDivide) {

@@ -94,6 +94,8 @@ Attention resolve(Attention attention, at::Device device, at::ScalarType type, d
 
 at::Tensor causal_self_attention(const at::Tensor& qkv, int64_t heads, double dropout,
                                  Attention attention, const std::optional<EqualPart>& part) {
+  // The masks of parts are keyed.
+  if (attention == Attention::automatic && part && dropout > 0) attention = Attention::eager;
   const bool is_fused =
       resolve(attention, qkv.device(), qkv.scalar_type(), dropout) == Attention::sdpa;
   if (is_fused && part && dropout > 0) {

@@ -154,11 +154,8 @@ class KeyedDropout : public torch::autograd::Function<KeyedDropout> {
 at::Tensor keyed_dropout(const at::Tensor& input, double p,
                          const std::optional<MaskPlaces>& places) {
   if (p == 0) return input;
-  const auto keys = DrawState::current().next_keys();
-  if (keys.empty()) {
-    TROIKA_CHECK(!places, "draws for shards are keyed");
-    return at::dropout(input, p, /*train=*/true);
-  }
+  const auto keys = places ? keys_for_a_part() : DrawState::current().next_keys();
+  if (keys.empty()) return at::dropout(input, p, /*train=*/true);
   const auto samples = static_cast<int64_t>(keys.size());
   if (input.dim() == 0 || input.size(0) % samples != 0) {
     throw Error(
@@ -182,6 +179,17 @@ at::Tensor dropout(const at::Tensor& input, double p) {
 
 at::Tensor dropout(const at::Tensor& input, double p, const ShardOf& shard) {
   return keyed_dropout(input, p, places_of(input, shard));
+}
+
+std::vector<int64_t> keys_for_a_part() {
+  auto keys = DrawState::current().next_keys();
+  if (!keys.empty()) return keys;
+  throw Error("nn", ErrorKind::usage,
+              {.what = "dropout of a part of whole tensors",
+               .got = "draws that are not keyed",
+               .expected = "an nn::KeyedDraws object on this thread",
+               .hint = "make one around each forward and backward pass, with the same seed and "
+                       "sample numbers on all ranks of the axis"});
 }
 
 at::Tensor masked_by_keys(const at::Tensor& input, const std::vector<int64_t>& keys, double p,

@@ -33,12 +33,16 @@ struct MaskPlaces {
 // by 1 - p. If draws of this thread are keyed (keyed_draws.h): dim 0 must hold the same number of
 // rows for each sample, otherwise throws Error(usage); masks take no memory, since the backward
 // pass recomputes them; and a shard gets its part of the whole tensor's mask. If draws are not
-// keyed, calls at::dropout(), whose masks come from LibTorch's default generator, and throws for a
-// shard.
+// keyed, calls at::dropout(), whose masks come from LibTorch's default generator, and throws
+// Error(usage) for a shard.
 at::Tensor dropout(const at::Tensor& input, double p);
 at::Tensor dropout(const at::Tensor& input, double p, const ShardOf& shard);
 // With a part, `input` is this part of a whole tensor.
 at::Tensor dropout(const at::Tensor& input, double p, const std::optional<EqualPart>& part);
+
+// Returns the keys of the thread's next draw, for a part of whole tensors. Throws Error(usage)
+// unless draws are keyed (nn::KeyedDraws).
+std::vector<int64_t> keys_for_a_part();
 
 // Returns `input`, contiguous, with the mask that dropout() makes from these keys, one for each
 // sample (DrawState::next_keys()). Has no graph.
@@ -46,7 +50,8 @@ at::Tensor masked_by_keys(const at::Tensor& input, const std::vector<int64_t>& k
                           const MaskPlaces& places);
 
 // torch::nn::Dropout with these masks. Returns its input in evaluation mode. On a thread with a
-// TokenPart (token_part.h), inputs are [batch, tokens, width], of the tokens of that part.
+// TokenPart (token_part.h), inputs are [batch, tokens, width], of the tokens of that part, and
+// draws must be keyed.
 class Dropout : public torch::nn::Module {
  public:
   explicit Dropout(double p) : p_(p) {}

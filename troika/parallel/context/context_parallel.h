@@ -38,8 +38,9 @@ void require_divisible_context(const at::Tensor& inputs, int ranks);
 // communicates. Every rank has all parameters.
 //
 // All ranks of the group must make the same passes on the same samples. Outputs and losses are
-// those of one process, on all ranks, up to the order of sums; with nn::KeyedDraws, dropout masks
-// are those of one process. A gradient is this rank's summand times the number of ranks, so its
+// those of one process, on all ranks, up to the order of sums. Training with dropout needs an
+// nn::KeyedDraws object on the thread, otherwise passes throw Error(usage); masks are then those of
+// one process. A gradient is this rank's summand times the number of ranks, so its
 // mean over the group, as DataParallel makes it, is the gradient of one process. Passes block until
 // all ranks have called them, at most for the group's timeout.
 class ContextParallel {

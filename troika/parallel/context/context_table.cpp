@@ -26,12 +26,29 @@ namespace {
                .expected = std::move(expected)});
 }
 
+constexpr const char* kTakenModules = "linear layers, embeddings, norms and nn::Dropout";
+
 template <typename... Modules>
 bool is_one_of(const torch::nn::Module& module) {
   return (dynamic_cast<const Modules*>(&module) || ...);
 }
 
+// The masks of sdpa are not keyed.
+void require_attention(const nn::Model& model) {
+  if (!model.options() || model.options()->dropout == 0) return;
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    const auto* const attends = dynamic_cast<const nn::AttentionModule*>(module.get());
+    if (!attends || attends->attention() != nn::Attention::sdpa) continue;
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "dropout of attention over a context axis is keyed",
+                 .got = "model.attn_implementation sdpa",
+                 .expected = "auto or eager"});
+  }
+}
+
 bool computes_tokens_alone(const torch::nn::Module& module) {
+  // Its masks are not keyed, so they are not those of one process.
+  if (is_one_of<torch::nn::DropoutImpl>(module)) return false;
   return module.parameters(/*recurse=*/false).empty() ||
          is_one_of<nn::Linear, nn::Conv1D, nn::Embedding, nn::RmsNorm, torch::nn::LinearImpl,
                    torch::nn::EmbeddingImpl, torch::nn::LayerNormImpl>(module);
@@ -55,9 +72,9 @@ void require_heads(const std::vector<RuledModule>& modules, int ranks, int tenso
 size_t require_context(const nn::Model& model, const SplitTable& table, int ranks,
                        layout::ContextMethod method, int tensor_ranks) {
   const auto modules = ruled_modules(model, table, "context");
-  for (const auto& of : modules) {
-    if (computes_tokens_alone(*of.module)) continue;
-    refuse_model(fmt::format("module {}", of.name), "linear layers, embeddings and norms");
+  for (const auto& of : model.named_modules("", /*include_self=*/false)) {
+    if (computes_tokens_alone(*of.value())) continue;
+    refuse_model(fmt::format("module {}", of.key()), kTakenModules);
   }
   const auto embedding = embedding_block(model, modules);
   const bool attends = std::ranges::any_of(
@@ -74,7 +91,10 @@ size_t require_context(const nn::Model& model, const SplitTable& table, int rank
                     model.input_names().size(), model.has_output_layer() ? "with an" : "without"),
         "one input, and a last block with an nn::OutputLayer");
   }
-  if (method == layout::ContextMethod::all_to_all) require_heads(modules, ranks, tensor_ranks);
+  if (method == layout::ContextMethod::all_to_all) {
+    require_attention(model);
+    require_heads(modules, ranks, tensor_ranks);
+  }
   return *embedding;
 }
 

@@ -1,16 +1,15 @@
 #include "troika/parallel/context/ring_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "troika/base/error.h"
 #include "troika/compat/autocast.h"
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/dropout.h"
-#include "troika/nn/keyed_draws.h"
 #include "troika/nn/token_part.h"
 
 namespace troika::parallel {
@@ -51,9 +50,16 @@ Shift shift_gradients(const at::Tensor& own, const comm::Group& ring) {
 // Own tokens [q_begin, q_end) attend to tokens [k_begin, k_end) of another rank's part.
 struct Tile {
   int64_t q_begin, q_end, k_begin, k_end;
-  bool is_causal;  // otherwise all pairs count
+  bool is_causal;     // otherwise all pairs count
+  int64_t above = 0;  // rows of the causal tile that lie above this part of it
 
   int64_t rows() const { return q_end - q_begin; }
+  int64_t keys() const { return k_end - k_begin; }
+  // Returns `count` rows at most, from row `first`.
+  Tile part(int64_t first, int64_t count) const {
+    const int64_t begin = q_begin + first;
+    return {begin, std::min(begin + count, q_end), k_begin, k_end, is_causal, first};
+  }
 };
 
 // The pairs of this rank's chunks with those of rank `from`. All ranks have as many pairs with each
@@ -73,6 +79,7 @@ struct Setting {
   std::vector<int64_t> keys = {};  // of the draw for the dropout
   int64_t first_head = 0;          // in the whole layer
   int64_t batch = 0;
+  int64_t most_scores = 0;           // that a pass holds at a time, of one row at least
   at::ScalarType wide = at::kFloat;  // of sums
 };
 
@@ -83,8 +90,8 @@ class RingPass {
   RingPass(const Setting& of, at::Tensor queries, const at::Tensor& pairs)
       : of_(of), queries_(std::move(queries)), pairs_(pairs) {}
 
-  // Calls visit(tile, keys, values, from) for all tiles, in the order in which the pairs arrive;
-  // after_rank() after those of one rank.
+  // Calls visit(tile, keys, values, from) for blocks of rows of all tiles, in the order in which
+  // the pairs arrive; after_rank() after those of one rank.
   template <typename Visit, typename AfterRank>
   void for_each_tile(const Visit& visit, const AfterRank& after_rank) const {
     const int size = of_.ring.size(), own = of_.ring.rank();
@@ -95,7 +102,10 @@ class RingPass {
       if (step + 1 < size) next = shift_pairs(pairs, of_.ring);
       for (const auto& tile : tiles_with(from, own, chunk())) {
         const auto part = pairs.slice(2, tile.k_begin, tile.k_end);
-        visit(tile, part[0], part[1], from);
+        const int64_t rows = std::max<int64_t>(1, of_.most_scores / scores_of_a_row(tile));
+        for (int64_t row = 0; row < tile.rows(); row += rows) {
+          visit(tile.part(row, rows), part[0], part[1], from);
+        }
       }
       after_rank();
       if (next) pairs = next->finish();
@@ -103,6 +113,9 @@ class RingPass {
   }
 
   int64_t chunk() const { return queries_.size(2) / 2; }
+  int64_t scores_of_a_row(const Tile& tile) const {
+    return std::max<int64_t>(1, queries_.size(0) * queries_.size(1) * tile.keys());
+  }
 
   // Returns rows of a tensor like the queries, [batch * kv heads, rows, ...].
   static at::Tensor rows_of(const at::Tensor& x, const Tile& tile) {
@@ -115,7 +128,8 @@ class RingPass {
     at::Tensor result = at::bmm(queries_of(tile), keys.transpose(1, 2)).to(of_.wide);
     if (!tile.is_causal) return result;
     const int64_t rows = tile.rows();
-    const at::Tensor future = at::ones({rows, rows}, result.options().dtype(at::kBool)).triu_(1);
+    const at::Tensor future =
+        at::ones({rows, tile.keys()}, result.options().dtype(at::kBool)).triu_(1 + tile.above);
     result.unflatten(1, {-1, rows}).masked_fill_(future, -std::numeric_limits<double>::infinity());
     return result;
   }
@@ -263,7 +277,8 @@ class RingNode : public torch::autograd::Node {
 }  // namespace
 
 at::Tensor ring_attention(const nn::AttentionHeads& own, double dropout,
-                          const std::optional<nn::EqualPart>& part, const comm::Group& axis) {
+                          const std::optional<nn::EqualPart>& part, const comm::Group& axis,
+                          int64_t most_scores) {
   const auto& [q, k, v] = own;
   const int64_t batch = q.size(0), kv_heads = k.size(2);
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
@@ -271,20 +286,19 @@ at::Tensor ring_attention(const nn::AttentionHeads& own, double dropout,
              .dropout = dropout,
              .first_head = part ? part->index * q.size(2) : 0,
              .batch = batch,
+             .most_scores = most_scores,
              .wide = at::promote_types(q.scalar_type(), at::kFloat)};
-  if (dropout > 0) {
-    of.keys = nn::DrawState::current().next_keys();
-    TROIKA_CHECK(!of.keys.empty(), "draws for parts of samples are keyed");
-  }
+  if (dropout > 0) of.keys = nn::keys_for_a_part();
   at::Tensor queries, pairs, result;
   Attended made;
   {
     const at::AutoDispatchBelowADInplaceOrView no_graph;
     const compat::AutocastGuard in_own_type(q.device().type(), {});
-    queries = by_kv_head(q, kv_heads).mul_(scale);
+    queries = by_kv_head(q, kv_heads).mul(scale);
     pairs = at::stack({by_kv_head(k, kv_heads).squeeze(1), by_kv_head(v, kv_heads).squeeze(1)});
     made = attend(of, queries, pairs);
     result = by_token(made.mixed, batch).to(q.scalar_type()).flatten(2);
+    if (result.is_alias_of(made.mixed)) result = result.clone();  // the caller may write to it
   }
   const bool needs_graph = q.requires_grad() || k.requires_grad() || v.requires_grad();
   if (!at::GradMode::is_enabled() || !needs_graph) return result;

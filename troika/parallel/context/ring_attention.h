@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 
 #include "troika/comm/group.h"
@@ -22,10 +23,16 @@ namespace troika::parallel {
 // forward pass sends 2 (c - 1) / c b s h elements, and a backward pass 2 (c - 1) / c b s h elements
 // and 2 b s h elements of gradients, which are in float32 at least.
 //
-// `own` has heads of this rank's tokens as nn::causal_attention() takes them. Draws must be keyed
-// for a `dropout` above 0. With a part, they are that part of the heads of a whole layer. Can be
-// differentiated once. Collective, in the backward pass too; blocks.
+// A pass computes blocks of rows of at most `most_scores` scores, of all heads and samples
+// together, or of one row; a backward pass holds up to five tensors of so many elements. The
+// default is 128 MiB for a tensor in float32.
+//
+// `own` has heads of this rank's tokens as nn::causal_attention() takes them, and is not changed. A
+// `dropout` above 0 needs keyed draws (nn::KeyedDraws), otherwise throws Error(usage). With a part,
+// they are that part of the heads of a whole layer. Can be differentiated once. Collective, in the
+// backward pass too; blocks.
 at::Tensor ring_attention(const nn::AttentionHeads& own, double dropout,
-                          const std::optional<nn::EqualPart>& part, const comm::Group& axis);
+                          const std::optional<nn::EqualPart>& part, const comm::Group& axis,
+                          int64_t most_scores = int64_t{1} << 25);
 
 }  // namespace troika::parallel

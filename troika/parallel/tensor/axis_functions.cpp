@@ -150,10 +150,12 @@ struct SumInBackward {
   bool has_weights_beside = false;
   std::optional<RunningSum> sum = {};
   Clock::time_point start = {};
+  std::optional<Clock::time_point> ended = {};  // if the call itself ran the sum
 
   void begin(const std::function<RunningSum(const at::Tensor&)>& of, const at::Tensor& gradient) {
     start = Clock::now();
     sum = of(gradient);
+    if (sum->work.done() && !sum->work.times()) ended = Clock::now();
   }
   at::Tensor finish() {
     const auto wait = Clock::now();
@@ -171,7 +173,7 @@ struct SumInBackward {
       trace->add({.track = "compute",
                   .name = "gradient sum",
                   .start = start,
-                  .end = Clock::now(),
+                  .end = ended.value_or(Clock::now()),
                   .bytes = bytes});
       return;
     }
