@@ -64,6 +64,18 @@ TEST(MeshGroups, AreTheRanksAlongEachAxis) {
   }
 }
 
+TEST(MeshGroups, GradientsAndAttentionHaveGroupsOfTheirOwn) {
+  for (const std::string text : {"context=2", "tensor=2 data=1 context=2"}) {
+    const auto mesh = Mesh::parse(text);
+    local::run(mesh.ranks(), [&](const Group& world) {
+      const MeshGroups groups(world, mesh);
+      const auto before = groups.replicas().counters().messages;
+      groups.along(Axis::context).all_reduce(at::ones({3}), ReduceOp::sum);
+      EXPECT_EQ(groups.replicas().counters().messages, before) << text;
+    });
+  }
+}
+
 TEST(MeshGroups, StagesMayHaveDifferentNumbersOfReplicas) {
   const auto mesh = Mesh::parse("pipeline=3 data=2-1-1");
   local::run(4, [&](const Group& world) {

@@ -3,6 +3,7 @@
 
 #include "tests/support/errors.h"
 #include "tests/train/checkpointed_runs.h"
+#include "troika/train/loop/run_origin.h"
 #include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
@@ -170,6 +171,51 @@ TEST_F(ContextRun, RefusesWhatDoesNotFit) {
   options.trainer.recompute = "budget:1MiB";
   expect_refused(options, 2, "gpt8",
                  "a context axis does not combine with recomputation by measured times yet");
+}
+
+TEST_F(ContextRun, RefusesASecondMeshBesideTheAxes) {
+  for (const std::string strategy : {"cp", "tp", "3d", "1f1b"}) {
+    for (const std::string axis : {"context", "tensor"}) {
+      auto options = options_;
+      options.trainer.strategy = strategy;
+      options.mesh.axes = "pipeline=2 context=2 tensor=2";
+      (axis == "context" ? options.mesh.context : options.mesh.tensor) = 1;
+      EXPECT_ERROR(resolve_plan(options, layout::Cluster::uniform(1, 8)), ErrorKind::usage,
+                   "[train] mesh.axes and the sizes of axes both give the mesh; got mesh.axes "
+                   "pipeline=2 context=2 tensor=2, mesh." +
+                       axis + " 1, expected mesh.axes alone, or no mesh.axes");
+    }
+  }
+}
+
+TEST_F(ContextRun, APlanOfReplicasHasNoContextAxis) {
+  auto options = options_;
+  options.trainer.strategy = "downpour";
+  options.mesh.pipeline = 2;
+  auto plan = resolve_plan(options, layout::Cluster::uniform(1, 4));
+  plan.mesh = layout::Mesh::parse("data=2 pipeline=2 context=2");
+  EXPECT_ERROR(require_runnable(layout::Plan::parse(plan.text()), 8), ErrorKind::usage,
+               "[train] a context axis does not combine with replicas that train by themselves; "
+               "got exchange.method downpour_sgd with mesh.axes data=2 pipeline=2 context=2, "
+               "expected exchange.method all_reduce");
+}
+
+// All ranks that compute the same samples draw the same numbers.
+TEST(RandomStateOfARun, IsTheSameAlongAContextAndATensorAxis) {
+  const auto data = layout::Mesh::parse("data=2");
+  const auto cut = layout::Mesh::parse("data=2 context=2 tensor=2");
+  const auto sources = [](const layout::Mesh& saved, const layout::Mesh& now) {
+    std::vector<std::optional<int>> result;
+    for (int rank = 0; rank < now.ranks(); ++rank) {
+      result.push_back(source_of_random(saved, now, rank));
+    }
+    return result;
+  };
+  EXPECT_THAT(sources(data, cut), testing::ElementsAre(0, 0, 0, 0, 1, 1, 1, 1));
+  EXPECT_THAT(sources(cut, data), testing::ElementsAre(0, 4));
+  const auto more = layout::Mesh::parse("data=2 context=2");
+  EXPECT_THAT(sources(layout::Mesh::parse("context=2"), more),
+              testing::ElementsAre(0, 0, std::nullopt, std::nullopt));
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ TEST_F(PipelineReplicas, RefuseWhatDoesNotFit) {
   options.mesh = {.axes = "pipeline=2 data=2-1"};
   EXPECT_THAT(error_of(options, 3), HasSubstr("got 2 ranks of mesh pipeline=2 data=2-1"));
   options.mesh.pipeline = 2;
-  EXPECT_THAT(error_of(options, 3), HasSubstr("mesh.axes and mesh.pipeline or mesh.data both"));
+  EXPECT_THAT(error_of(options, 3), HasSubstr("mesh.axes and the sizes of axes both"));
   options = options_;
   options.zero.stage = 2;
   EXPECT_THAT(error_of(options, 2),

@@ -54,7 +54,8 @@ MeshGroups::MeshGroups(Group world, layout::Mesh mesh)
     groups_[i] = make({axis});
   }
   if (mesh_.size(Axis::context) == 1) return;
-  if (mesh_.size(Axis::data) == 1) replicas_ = along(Axis::context);
+  // Attention's blocking collectives must not queue behind buckets of gradients.
+  if (mesh_.size(Axis::data) == 1) replicas_ = along(Axis::context).split(0);
   if (!replicas_) replicas_ = make({Axis::data, Axis::context});
 }
 
@@ -85,8 +86,8 @@ void MeshGroups::for_each_row(const Visit& visit) const {
     if (!groups_[i] || groups_[i]->size() == 1 || groups_[i]->size() == world_.size()) continue;
     visit(static_cast<int64_t>(i) + 1, *groups_[i]);
   }
-  const bool has_own_row = replicas_ && mesh_.size(Axis::data) > 1;
-  if (has_own_row && replicas_->size() < world_.size()) {
+  const bool is_the_world = mesh_.size(Axis::data) > 1 && replicas().size() == world_.size();
+  if (replicas_ && !is_the_world) {
     visit(static_cast<int64_t>(groups_.size()) + 1, *replicas_);
   }
 }

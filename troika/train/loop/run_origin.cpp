@@ -232,9 +232,16 @@ void RunOrigin::require_same_course(const TrainProgress& at) const {
   }
 }
 
+std::optional<int> source_of_random(const layout::Mesh& saved, const layout::Mesh& now, int rank) {
+  auto at = now.coordinates(rank);
+  at[layout::Axis::context] = at[layout::Axis::tensor] = 0;
+  return saved.find(at);
+}
+
 void RunOrigin::load_random(int64_t samples, at::Device device) const {
-  if (counterpart(*saved_, setup_)) {
-    load_random_state(device, saved_->read_all(kRandomPrefix));
+  const auto source = source_of_random(saved_->mesh(), setup_.plan.mesh, setup_.world().rank());
+  if (source) {
+    load_random_state(device, saved_->of(*source).read_all(kRandomPrefix));
   } else {
     compat::manual_seed(mix(static_cast<uint64_t>(setup_.options.run.seed),
                             static_cast<uint64_t>(setup_.groups.data().rank()) + 1,

@@ -27,6 +27,11 @@ struct ResumedParts {
   Engine& engine;
 };
 
+// Returns the rank of the saved mesh whose random state `rank` of the mesh `now` takes over; empty
+// if it is to seed its generator. Ranks of a context and a tensor axis compute the same samples, so
+// all of them take the same state, or none.
+std::optional<int> source_of_random(const layout::Mesh& saved, const layout::Mesh& now, int rank);
+
 // The constructor and load() are called by all ranks, and block.
 class RunOrigin {
  public:

@@ -17,7 +17,7 @@ using layout::Axis;
 
 namespace {
 
-// The name of an axis beside the data axis, and the option of its size.
+// The name of an axis and the option of its size.
 struct CutAxis {
   std::string_view name;
   int64_t size;
@@ -31,21 +31,28 @@ struct CutAxis {
        .expected = std::move(expected)});
 }
 
+// Returns mesh.axes, which takes no sizes of axes beside it.
+layout::Mesh mesh_of_axes(const TrainOptions& options, int ranks) {
+  const auto& mesh = options.mesh;
+  std::string sizes;
+  for (const auto& [axis, size] :
+       {CutAxis{"pipeline", mesh.pipeline}, CutAxis{"data", mesh.data},
+        CutAxis{"context", mesh.context}, CutAxis{"tensor", mesh.tensor}}) {
+    if (size != -1) sizes += fmt::format(", mesh.{} {}", axis, size);
+  }
+  if (sizes.empty()) return layout::Mesh::parse(mesh.axes, ranks);
+  throw Error("train", ErrorKind::usage,
+              {.what = "mesh.axes and the sizes of axes both give the mesh",
+               .got = fmt::format("mesh.axes {}{}", mesh.axes, sizes),
+               .expected = "mesh.axes alone, or no mesh.axes"});
+}
+
 // Returns mesh.axes, or the sizes of the data axis and the other one. -1 stands for the ranks that
 // the other axis leaves; if both are -1, all ranks are on `axis`.
 layout::Mesh mesh_of(const TrainOptions& options, const CutAxis& axis, int ranks,
                      bool is_outermost) {
-  const auto& axes = options.mesh.axes;
   const int64_t data = options.mesh.data;
-  if (!axes.empty()) {
-    if (axis.size == -1 && data == -1) return layout::Mesh::parse(axes, ranks);
-    throw Error(
-        "train", ErrorKind::usage,
-        {.what = fmt::format("mesh.axes and mesh.{} or mesh.data both give the mesh", axis.name),
-         .got = fmt::format("mesh.axes {}, mesh.{} {}, mesh.data {}", axes, axis.name, axis.size,
-                            data),
-         .expected = "mesh.axes alone, or no mesh.axes"});
-  }
+  if (!options.mesh.axes.empty()) return mesh_of_axes(options, ranks);
   const auto rest = [&](int64_t other) {
     if (ranks > 0 && ranks % other != 0) {
       refuse_mesh(axis, data, ranks, fmt::format("a multiple of {} ranks", other));
@@ -66,7 +73,8 @@ layout::Mesh mesh_of(const TrainOptions& options, const CutAxis& axis, int ranks
 // Whether replicas that train by themselves are meshes of ranks.
 bool trains_meshes(const layout::Plan& plan) {
   return plan.exchange.method == layout::ExchangeMethod::downpour &&
-         plan.schedule != layout::kOneStageSchedule && !plan.mesh.has_uneven_stages();
+         plan.schedule != layout::kOneStageSchedule && !plan.mesh.has_uneven_stages() &&
+         plan.mesh.size(Axis::context) == 1;
 }
 
 bool has_axis(const layout::Mesh& mesh, Axis axis) {
@@ -76,12 +84,6 @@ bool has_axis(const layout::Mesh& mesh, Axis axis) {
 // Returns the ranks that mesh.context leaves; `ranks` and the result are 0 if unknown.
 int ranks_beside_context(const TrainOptions& options, int ranks) {
   const int64_t context = std::max<int64_t>(1, options.mesh.context);
-  if (context > 1 && !options.mesh.axes.empty()) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "mesh.axes and mesh.context both give the mesh",
-                 .got = fmt::format("mesh.axes {}, mesh.context {}", options.mesh.axes, context),
-                 .expected = "mesh.axes alone, or no mesh.axes"});
-  }
   if (ranks % context != 0) {
     throw Error("train", ErrorKind::usage,
                 {.what = "mesh.context does not fit the ranks of this run",
@@ -141,14 +143,7 @@ layout::Mesh three_axes_mesh(const TrainOptions& options, int all_ranks) {
     throw Error("train", ErrorKind::usage,
                 {.what = what, .got = std::move(found), .expected = std::move(expected)});
   };
-  const bool has_sizes = mesh.pipeline != -1 || mesh.data != -1 || mesh.tensor != -1;
-  if (!mesh.axes.empty()) {
-    if (has_sizes) {
-      refuse("mesh.axes and the sizes of axes both give the mesh",
-             fmt::format("mesh.axes {}, {}", mesh.axes, got), "mesh.axes alone, or no mesh.axes");
-    }
-    return layout::Mesh::parse(mesh.axes, ranks);
-  }
+  if (!mesh.axes.empty()) return mesh_of_axes(options, ranks);
   std::array sizes{mesh.pipeline, mesh.data, mesh.tensor};
   constexpr size_t kData = 1;
   const auto open = std::ranges::count(sizes, -1);
@@ -323,6 +318,14 @@ void require_runnable_axes(const layout::Plan& plan, const layout::PlanPlaces& p
          .got = fmt::format("{}{} with mesh.axes {}", got, places.of(key), plan.mesh.text()),
          .expected = std::move(expected)});
   };
+  if (plan.exchange.method == layout::ExchangeMethod::downpour &&
+      plan.mesh.size(Axis::context) > 1) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "a context axis does not combine with replicas that train by themselves",
+                 .got = fmt::format("exchange.method downpour_sgd{} with mesh.axes {}",
+                                    places.of("exchange.method"), plan.mesh.text()),
+                 .expected = "exchange.method all_reduce"});
+  }
   if (plan.is_asynchronous()) {
     refuse("a pipeline without flushes", "schedule.name", "schedule.name " + plan.schedule,
            "a schedule with flushes, as 1f1b");
