@@ -194,7 +194,7 @@ TEST_F(ContextRun, APlanOfReplicasHasNoContextAxis) {
   options.mesh.pipeline = 2;
   auto plan = resolve_plan(options, layout::Cluster::uniform(1, 4));
   plan.mesh = layout::Mesh::parse("data=2 pipeline=2 context=2");
-  EXPECT_ERROR(require_runnable(layout::Plan::parse(plan.text()), 8), ErrorKind::usage,
+  EXPECT_ERROR(require_runnable(layout::Plan::parse(plan.text(), "plan"), 8), ErrorKind::usage,
                "[train] a context axis does not combine with replicas that train by themselves; "
                "got exchange.method downpour_sgd with mesh.axes data=2 pipeline=2 context=2, "
                "expected exchange.method all_reduce");
