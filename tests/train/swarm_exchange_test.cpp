@@ -1,4 +1,4 @@
-// What a peer of a swarm gives to an average, and takes from it.
+// The values that a peer of a swarm gives to an average, and takes from it.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -95,9 +95,9 @@ Peer<Number>::~Peer() {
 template <typename Number>
 void Peer<Number>::take_change(const net::PeerChange& change) {
   if (change.is_up) {
-    connected_.insert(change.peer);
+    others_.connected.insert(change.peer);
   } else {
-    connected_.erase(change.peer);
+    others_.connected.erase(change.peer);
   }
   directory_.take_change(change);
   averager_.take_change(change);
@@ -124,7 +124,7 @@ typename Peer<Number>::Lead Peer<Number>::lead() const {
       });
   const auto all = tracker_.peers();
   const auto leads = [&](const PeerProgress& peer) {
-    return !peer.is_client && connected_.contains(peer.peer);
+    return !peer.is_client && others_.connected.contains(peer.peer);
   };
   // Clients and auxiliary peers lead only themselves, while they know no node.
   const bool counts_own = options_.mode == Mode::node || std::ranges::none_of(all, leads);
@@ -151,10 +151,10 @@ template <typename Number>
 std::set<std::string> Peer<Number>::expected() const {
   std::set<std::string> names;
   for (const auto& peer : tracker_.peers()) {
-    const bool is_here = peer.peer == endpoint_.name() || connected_.contains(peer.peer);
+    const bool is_here = peer.peer == endpoint_.name() || others_.connected.contains(peer.peer);
     const bool is_equal = peer.epoch == epoch() && peer.history == history();
     // It still averages, or its records are late, and it will come.
-    const bool is_late = peer.epoch < epoch() && last_group_.contains(peer.peer);
+    const bool is_late = peer.epoch < epoch() && others_.last_group.contains(peer.peer);
     if (is_here && (is_equal || is_late)) names.insert(peer.peer);
   }
   return names;
@@ -360,8 +360,8 @@ void Peer<Number>::end_round(const Match& match, const AveragingResult& result) 
   phase_ = Phase::training;
   // No member had a sample, although others extrapolated some: there is no step.
   if (result.weight == 0) return;
-  last_group_.clear();
-  for (const auto& member : match.members) last_group_.insert(member.name);
+  others_.last_group.clear();
+  for (const auto& member : match.members) others_.last_group.insert(member.name);
   const bool is_partial = !result.is_complete();
   SwarmStep step{.epoch = epoch(), .members = {}, .averaging = result};
   for (const auto& member : match.members) step.members.push_back(member.name);

@@ -138,7 +138,7 @@ class Peer {
   bool is_due() const { return phase_ == Phase::due; }
   // Whether a contribution is on its way: neither averaged, nor discarded yet.
   bool is_averaging() const { return phase_ == Phase::matching || phase_ == Phase::averaging; }
-  bool is_connected(const std::string& peer) const { return connected_.contains(peer); }
+  bool is_connected(const std::string& peer) const { return others_.connected.contains(peer); }
   SwarmProgress progress() const { return tracker_.swarm(); }
   // The peers of this schema that are alive, this one first.
   std::vector<PeerProgress> peers() const { return tracker_.peers(); }
@@ -179,8 +179,10 @@ class Peer {
   Matchmaking matchmaking_;
   Averager averager_;
   StateTransfer states_;
-  std::set<std::string> connected_;
-  std::set<std::string> last_group_;  // members of this peer's last step
+  struct Others {
+    std::set<std::string> connected;
+    std::set<std::string> last_group;  // members of this peer's last step
+  } others_;
   Random random_;
   Phase phase_ = Phase::discovering;
   struct Times {

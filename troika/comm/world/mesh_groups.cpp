@@ -86,10 +86,9 @@ void MeshGroups::for_each_row(const Visit& visit) const {
     if (!groups_[i] || groups_[i]->size() == 1 || groups_[i]->size() == world_.size()) continue;
     visit(static_cast<int64_t>(i) + 1, *groups_[i]);
   }
-  const bool is_the_world = mesh_.size(Axis::data) > 1 && replicas().size() == world_.size();
-  if (replicas_ && !is_the_world) {
-    visit(static_cast<int64_t>(groups_.size()) + 1, *replicas_);
-  }
+  if (!replicas_) return;
+  const bool is_the_world = mesh_.size(Axis::data) > 1 && replicas_->size() == world_.size();
+  if (!is_the_world) visit(static_cast<int64_t>(groups_.size()) + 1, *replicas_);
 }
 
 at::Tensor MeshGroups::links() const {

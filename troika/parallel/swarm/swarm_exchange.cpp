@@ -83,7 +83,7 @@ void SwarmExchange::spread(const at::Tensor& values) {
     const double share = flag_of(parameters_.size() + i);
     auto mean = next(buffer);
     if (share <= 0) continue;
-    // Of the peers with finite numbers.
+    // The mean of the peers with finite numbers.
     if (share != 1) mean = mean / share;
     buffer.copy_(buffer.is_floating_point() ? mean : mean.round());
   }

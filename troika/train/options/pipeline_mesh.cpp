@@ -36,9 +36,9 @@ layout::Mesh mesh_of_axes(const TrainOptions& options, int ranks) {
   const auto& mesh = options.mesh;
   std::string sizes;
   for (const auto& [axis, size] :
-       {CutAxis{"pipeline", mesh.pipeline}, CutAxis{"data", mesh.data},
-        CutAxis{"context", mesh.context}, CutAxis{"tensor", mesh.tensor}}) {
-    if (size != -1) sizes += fmt::format(", mesh.{} {}", axis, size);
+       {std::pair(Axis::pipeline, mesh.pipeline), std::pair(Axis::data, mesh.data),
+        std::pair(Axis::context, mesh.context), std::pair(Axis::tensor, mesh.tensor)}) {
+    if (size != -1) sizes += fmt::format(", mesh.{} {}", name(axis), size);
   }
   if (sizes.empty()) return layout::Mesh::parse(mesh.axes, ranks);
   throw Error("train", ErrorKind::usage,
