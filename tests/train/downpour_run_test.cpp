@@ -275,8 +275,8 @@ TEST_F(DownpourRun, RefusesWhatContradicts) {
           "server.delay 0 (strategy parameter_server bounds it)");
   refused(
       {"zero.stage=1"},
-      "[train] replicas that train by themselves; got zero.stage 1, expected no ZeRO, and as many "
-      "ranks of each stage");
+      "[train] replicas that train by themselves; got zero.stage 1, expected no ZeRO, no context "
+      "axis, and as many ranks of each stage");
   refused({"server.replicas=1"},
           "[layout] servers.replicas; got 1, expected fewer than the 1 server");
   EXPECT_ERROR(downpour({"downpour.n_fetch=0"}), ErrorKind::usage,
