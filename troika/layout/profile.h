@@ -42,8 +42,8 @@ struct BlockInStage {
   double fixed_bytes = 0;             // of buffers, and of parameters that are not trained
   double borrowed_bytes = 0;          // of trained parameters of the first block that it uses, too
   double recomputed_saved_bytes = 0;  // kept by the block if it is recomputed, beside its inputs
-  // The workspace if the block ends a stage whose output another stage takes: it lacks the gradient
-  // of the output. 0: workspace_bytes.
+  // The workspace if the block ends a stage whose output another stage takes. It lacks the gradient
+  // of the output. If 0, the workspace is workspace_bytes.
   double sent_workspace_bytes = 0;
   // If a backward pass has two parts: the bytes that its second part needs after the first one,
   // saved ones and gradients, divided by saved_bytes; and what it takes beyond these. The share
@@ -54,8 +54,8 @@ struct BlockInStage {
   double weight_input_bytes = 0;
   double weight_output_bytes = 0;
   double weight_gradient_bytes = 0;  // the gradients in weight_saved_share
-  // What the first part takes beyond saved_bytes and the gradient of the block's output. 0:
-  // workspace_bytes.
+  // The bytes that the first part takes beyond saved_bytes and the gradient of the block's output.
+  // If 0, it takes workspace_bytes.
   double input_workspace_bytes = 0;
 
   bool operator==(const BlockInStage&) const = default;

@@ -14,8 +14,8 @@ namespace troika::plan {
 struct StageBytes {
   double kept = 0;  // from the end of the forward pass to the backward pass
   double most = 0;  // in a forward pass, or in a backward pass in one part
-  // The same in a backward pass before which parameters have no gradients, with those that it has
-  // made.
+  // The same if parameters have no gradients before the backward pass. It counts the gradients that
+  // the pass has made until then.
   double most_at_first = 0;
   // If a backward pass has two parts: in the first part, between them, and in the second part.
   double most_in_input_part = 0, weight_kept = 0, most_in_weight_part = 0;
@@ -27,14 +27,15 @@ struct PassedBlocks {
   double most = 0;         // in a pass of these blocks, with what they keep
   double most_at_end = 0;  // the same at the end of a stage that sends its output
   double gradients = 0;    // of parameters
-  // The first of two parts: what it takes beyond what all blocks keep, also at the end of a stage,
-  // and the gradients that it leaves for the second part: the output's, and others.
+  // The bytes that the first of two parts takes beyond those that all blocks keep, in the middle
+  // and at the end of a stage. It leaves two kinds of gradients for the second part: that of the
+  // blocks' output, if the second part needs it, and others.
   double input_part = 0, input_part_at_end = 0;
   double output_gradient = 0, weight_gradients = 0;
-  // The second part: what it needs, beside its input and output_gradient; its input, if it needs
-  // that; and what it takes beyond.
+  // The bytes that the second part needs beside the blocks' input and output_gradient, and those of
+  // the input, if it needs that.
   double weight_kept = 0, weight_input = 0;
-  double weight_part = 0;
+  double weight_part = 0;  // that the second part takes beyond these
 };
 
 // Returns a block that keeps its activations.
