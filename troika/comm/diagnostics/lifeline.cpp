@@ -125,26 +125,24 @@ void Lifeline::hear_lost(int rank, const std::string& why) {
   cut(loss_of(rank, why), true);
 }
 
+// The failures that follow are known as soon as the departure is: a wait that ends because
+// has_left() is true finds its whole cause.
 void Lifeline::hear_left(int rank, const std::string& farewell) {
-  std::optional<Error> hopeless;
-  std::vector<std::pair<uint32_t, Error>> alone;
+  bool has_failed = false;
   {
     const std::lock_guard lock(mutex_);
     departed_.add(rank, farewell);
-    news_.notify_all();
     for (const auto& [id, group] : groups_.all()) {
       const auto progress = group.recorder->progress();
-      auto error = progress.running ? absence(group, progress.sequence) : std::nullopt;
+      const auto error = progress.running ? absence(group, progress.sequence) : std::nullopt;
       if (!error) continue;
-      if (group.fails_alone) {
-        alone.emplace_back(id, *std::move(error));
-      } else if (!hopeless) {
-        hopeless = std::move(error);
-      }
+      const bool is_first =
+          group.fails_alone ? failures_.add(group.tag_space, *error) : loss_.set(*error, true);
+      has_failed |= is_first;
     }
   }
-  for (const auto& [id, error] : alone) mark_failed(id, error);
-  if (hopeless) cut(*hopeless, true);
+  news_.notify_all();
+  if (has_failed) wakes_.call_all();
 }
 
 std::optional<Error> Lifeline::absence(const Enrolment& group, int64_t sequence) const {
