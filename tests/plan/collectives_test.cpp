@@ -149,5 +149,25 @@ TEST(ClusterLinks, AreNamedByPortAndLevel) {
   EXPECT_EQ(names.size(), links.bandwidths().size());
 }
 
+// Each host sends (M - 1)/M of the bytes, as hierarchical all-reduces do in each direction.
+TEST(Collectives, ShardsMoveByLevels) {
+  const ClusterLinks links(cluster_of(3, 4));
+  for (const auto kind : {CollectiveKind::reduce_scatter, CollectiveKind::all_gather}) {
+    const auto phases = collective_phases({.kind = kind, .bytes = 1.2e9}, first_ranks(12), links);
+    ASSERT_EQ(phases.size(), 2u);
+    EXPECT_NEAR(seconds_alone(phases, links),
+                3 * 2e-6 + 3 * 1.2e9 / 4 / 100e9 + 1e-5 + 1.2e9 * 2 / 3 / 10e9, 1e-9);
+  }
+  // The host with one rank gets the blocks of the other host's three ranks.
+  auto uneven = cluster_of(1, 3);
+  uneven.hosts.push_back("other");
+  uneven.devices.push_back({.host = 1});
+  const ClusterLinks other(uneven);
+  const auto phases =
+      collective_phases({.kind = CollectiveKind::all_gather, .bytes = 4e9}, first_ranks(4), other);
+  EXPECT_NEAR(seconds_alone(phases, other), 1e-5 + 3e9 / 10e9 + 2 * 2e-6 + 2 * 4e9 / 3 / 100e9,
+              1e-9);
+}
+
 }  // namespace
 }  // namespace troika::plan

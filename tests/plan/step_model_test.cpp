@@ -46,14 +46,22 @@ TEST(StepModel, AddsUpAPipeline) {
   EXPECT_THAT(steady.memory_bytes, ElementsAre(4410 + 2000, 4210));
 }
 
-TEST(StepModel, HidesAveragesBehindTheBackwardPass) {
+// Two blocks, of which each fills a bucket with its gradients, on two devices.
+StepProblem large_problem() {
   auto problem = problem_of({4, 4}, 2, 2);
+  for (auto& block : problem.profiles[0].blocks) block.parameter_bytes = 1e8;
+  problem.cluster.group.bandwidth = 1e11;
+  return problem;
+}
+
+TEST(StepModel, HidesAveragesBehindTheBackwardPass) {
+  auto problem = large_problem();
   const StepModel model(problem);
-  // A ring of two sends each half twice: 2 * 1000 / 1e6 s, of which the last block's half is
+  // A ring of two sends each half twice: 2 * 1e8 / 1e11 s, of which the last block's half is
   // hidden.
   const StepSettings both{.devices = 2};
   EXPECT_DOUBLE_EQ(model.price(both, {{2, 2}}).seconds, 8 + 1e-3);
-  problem.cluster.group.bandwidth = 100;
+  problem.cluster.group.bandwidth = 1e7;
   // 20 s, of which the last block's backward pass hides 2 s.
   EXPECT_DOUBLE_EQ(StepModel(problem).price(both, {{2, 2}}).seconds, 8 + 18);
   // Devices at half the rate take twice as long, and hide twice as much.
@@ -63,16 +71,16 @@ TEST(StepModel, HidesAveragesBehindTheBackwardPass) {
 }
 
 TEST(StepModel, ChargesTheOptimizerAndWhatFollowsIt) {
-  auto problem = problem_of({4, 4}, 2, 2);
-  problem.profiles[0].optimizer_bytes_per_second = 1000;
+  auto problem = large_problem();
+  problem.profiles[0].optimizer_bytes_per_second = 1e8;
   const StepModel model(problem);
-  // 2000 bytes of parameters; ranks with shards step half of them. ZeRO reduces and scatters in 1
+  // 200 MB of parameters; ranks with shards step half of them. ZeRO reduces and scatters in 1
   // ms, of which half is hidden, and gathers in 1 ms after the step.
   EXPECT_DOUBLE_EQ(model.price({.devices = 2}, {{2, 2}}).seconds, 8 + 1e-3 + 2);
   EXPECT_DOUBLE_EQ(model.price({.zero_stage = 1, .devices = 2}, {{2, 2}}).seconds, 8 + 1.5e-3 + 1);
   problem.profiles[0].in_step.overlap = 0;
   EXPECT_DOUBLE_EQ(StepModel(problem).price({.devices = 2}, {{2, 2}}).seconds, 8 + 2e-3 + 2);
-  problem.profiles[0].gather_bytes_per_second = 500;
+  problem.profiles[0].gather_bytes_per_second = 5e7;
   const StepModel copies(problem);
   EXPECT_DOUBLE_EQ(copies.price({.zero_stage = 1, .devices = 2}, {{2, 2}}).seconds,
                    8 + 2e-3 + 1 + 4);

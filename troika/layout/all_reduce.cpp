@@ -87,6 +87,12 @@ double between_seconds(Algorithm algorithm, const Links& links, const Levels& le
                       bytes / levels.emptiest);
 }
 
+// Returns a link with the longer latency and the lower known bandwidth of the two.
+Link slower(const Link& one, const Link& other) {
+  return {std::max(one.latency, other.latency),
+          1 / std::max(one.seconds_per_byte(), other.seconds_per_byte())};
+}
+
 template <size_t n>
 Algorithm least(const std::array<Algorithm, n>& candidates, auto&& seconds) {
   return *std::ranges::min_element(candidates, {}, seconds);
@@ -103,10 +109,13 @@ double predict(Algorithm algorithm, const Links& links, std::span<const int> nod
   }
   // Algorithms that ignore nodes run at the speed of the slowest link in every step, and the ranks
   // of a node share it.
-  Link pace = links.inside;
-  if (levels.nodes > 1) pace = links.between;
+  Link pace = levels.nodes > 1 ? links.between : links.inside;
   Link shared = pace;
   if (levels.nodes > 1) shared.bandwidth /= levels.fullest;
+  if (levels.fullest > 1) {
+    pace = slower(pace, links.inside);
+    shared = slower(shared, links.inside);
+  }
   const auto flat = algorithm == Algorithm::hierarchical ? Algorithm::ring : algorithm;
   return flat_seconds(flat, pace, shared, links.reduce_per_byte, levels.ranks, size);
 }

@@ -276,13 +276,16 @@ std::string Plan::text() const {
   return make_table(written).to_toml();
 }
 
-int64_t Plan::sharing_ranks() const {
+int64_t Plan::sharing_ranks(int place) const {
   if (exchange.method != ExchangeMethod::zero) return 1;
   if (exchange.zero_group > 0) return exchange.zero_group;
-  if (!mesh.has_uneven_stages()) return mesh.size(Axis::data) * mesh.size(Axis::context);
+  return mesh.replicas(place) * mesh.size(Axis::context);
+}
+
+int64_t Plan::sharing_ranks() const {
   int64_t most = 1;
-  for (int stage = 0; stage < mesh.size(Axis::pipeline); ++stage) {
-    most = std::max<int64_t>(most, mesh.replicas(stage));
+  for (int place = 0; place < mesh.size(Axis::pipeline); ++place) {
+    most = std::max(most, sharing_ranks(place));
   }
   return most;
 }

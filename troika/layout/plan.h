@@ -209,8 +209,10 @@ struct Plan {
   bool holds_all_states() const {
     return averages_whole_gradients() && mesh.size(Axis::pipeline) == 1;
   }
-  // Returns the number of ranks that share one copy of the model, or of a stage; 1 without ZeRO. If
-  // stages have different numbers of replicas, it is that of the stage with most.
+  // Returns the number of ranks that share one copy of the stages at this place of the pipeline
+  // axis; 1 without ZeRO.
+  int64_t sharing_ranks(int place) const;
+  // The most at any place.
   int64_t sharing_ranks() const;
 
   bool operator==(const Plan&) const = default;

@@ -324,7 +324,25 @@ class StepModel {
                     int used, int replicas) const;
   double exposed_seconds(const StepSettings& settings, size_t begin, size_t end, const Place& place,
                          int replicas) const;
+  // Returns what the reduction of a stage's gradients, which takes so many seconds alone, adds to a
+  // step. A bucket of gradients is reduced once the backward passes of its blocks have ended,
+  // beside those of the blocks before; each second of both adds 1 - overlap to these.
+  double exposed_reduction(const StepSettings& settings, size_t begin, size_t end,
+                           const Place& place, int replicas, double seconds) const;
+  // The seconds that the gather of ZeRO stage 3 adds to a pass of so many seconds, and those of the
+  // pass beside which it runs.
+  struct Gather {
+    double exposed = 0, hidden = 0;
+  };
+  Gather gather(const StepSettings& settings, size_t begin, size_t end, const Place& place,
+                int replicas, double pass) const;
+  // Returns the part of the passes of blocks [begin, end) for which all their parameters must have
+  // been gathered.
+  double part_after_gather(const StepSettings& settings, size_t begin, size_t end) const;
+  // The seconds of an all-reduce.
   double average_seconds(const Place& place, int replicas, double bytes) const;
+  // The seconds of a reduce-scatter and an all-gather, of which each takes half.
+  double sharded_seconds(const Place& place, int replicas, double bytes) const;
   // The same by summation servers, as the simulation computes it.
   double summation_seconds(const StepSettings& settings, int replicas, double bytes) const;
   // Micro-batches whose activations a device of a stage keeps.

@@ -12,6 +12,7 @@ using layout::Link;
 
 namespace {
 
+// An all-reduce, or a reduce-scatter and an all-gather. `share` is that of the link's bandwidth.
 double ring_seconds(const Link& link, double share, int ranks, double bytes) {
   if (ranks == 1) return 0;
   return 2.0 * (ranks - 1) * (link.latency + bytes / ranks * share * link.seconds_per_byte());
@@ -22,10 +23,21 @@ double ring_seconds(const Link& link, double share, int ranks, double bytes) {
 double StepModel::average_seconds(const Place& place, int replicas, double bytes) const {
   if (bytes <= 0 || replicas == 1) return 0;
   if (place.hosts == 1) return ring_seconds(place.inside, 1, replicas, bytes);
-  const double flat = ring_seconds(place.between, place.share, replicas, bytes);
+  double flat = ring_seconds(place.between, place.share, replicas, bytes);
+  if (place.fullest == 1) return flat;
+  // The messages of a round inside hosts and between them progress together.
+  flat = std::max(flat, ring_seconds(place.inside, 1, replicas, bytes));
   const double levels = ring_seconds(place.inside, 1, place.fullest, bytes) +
                         ring_seconds(place.between, place.share, place.hosts, bytes);
   return std::min(flat, levels);
+}
+
+double StepModel::sharded_seconds(const Place& place, int replicas, double bytes) const {
+  if (bytes <= 0 || replicas == 1) return 0;
+  if (place.hosts == 1 || place.fullest == 1) return average_seconds(place, replicas, bytes);
+  const double sent = bytes * (place.hosts - 1) / place.hosts;
+  return ring_seconds(place.inside, 1, place.fullest, bytes) +
+         2 * (place.between.latency + sent * place.share * place.between.seconds_per_byte());
 }
 
 double StepModel::summation_seconds(const StepSettings& settings, int replicas,
@@ -62,18 +74,17 @@ PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, 
                                                 : std::sqrt(std::max(0.0, part(sums.variance)))) *
                           place.lateness +
                       part(sums.deviation) * place.axis_lateness;
-  // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
-  const double bytes = part(sums.parameters);
-  const double gathered = replicas > 1 ? profile.gather_seconds(bytes) : 0;
-  const double gathers =
-      settings.zero_stage == 3 ? average_seconds(place, replicas, bytes) + 2 * gathered : 0;
   const double scale = once > 0 ? (once + late) / once * place.slowness : 0;
   const double on_axis = axis_seconds(settings, place.axis, begin, end);
   const double forward_on_axis = axis_forward_seconds(settings, place.axis, begin, end);
   const double weight = part(sums.weight) * scale;
   const bool splits = splits_backward(settings, begin, end);
-  return {.forward = part(sums.forward) * scale + forward_on_axis,
-          .input = (again + part(sums.input)) * scale + on_axis - forward_on_axis + gathers +
+  const auto gathered = [&](double pass) {
+    return gather(settings, begin, end, place, replicas, pass * scale).exposed;
+  };
+  return {.forward = part(sums.forward) * scale + forward_on_axis + gathered(part(sums.forward)),
+          .input = (again + part(sums.input)) * scale + on_axis - forward_on_axis +
+                   gathered(again + part(sums.input) + part(sums.weight)) +
                    offload_seconds(settings).pass + (splits ? 0 : weight),
           .weight = splits ? weight : 0,
           .longer = (profile.in_step.first_micro_batch_factor - 1) * once * place.slowness};
@@ -130,6 +141,62 @@ void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
   cost.steady += passes.longer;
 }
 
+double StepModel::part_after_gather(const StepSettings& settings, size_t begin, size_t end) const {
+  const auto& shard = shard_of(settings);
+  const auto& profile = shard.profile;
+  const auto& sums = shard.sums;
+  const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
+  const double both = part(sums.forward) + part(sums.input) + part(sums.weight);
+  if (end - begin == 1 || both == 0) return 1;
+  const auto &first = profile.blocks[order_[begin]], &last = profile.blocks[order_[end - 1]];
+  return (last.forward + first.backward()) / both;
+}
+
+StepModel::Gather StepModel::gather(const StepSettings& settings, size_t begin, size_t end,
+                                    const Place& place, int replicas, double pass) const {
+  if (settings.zero_stage < 3 || replicas == 1) return {};
+  const auto& shard = shard_of(settings);
+  const double bytes = shard.sums.parameters[end] - shard.sums.parameters[begin];
+  const double seconds =
+      sharded_seconds(place, replicas, bytes) / 2 + shard.profile.gather_seconds(bytes);
+  const double hidden = shard.profile.in_step.overlap *
+                        std::min(seconds, pass * (1 - part_after_gather(settings, begin, end)));
+  return {.exposed = seconds - hidden, .hidden = hidden};
+}
+
+double StepModel::exposed_reduction(const StepSettings& settings, size_t begin, size_t end,
+                                    const Place& place, int replicas, double seconds) const {
+  const auto& shard = shard_of(settings);
+  const auto& profile = shard.profile;
+  const auto& sums = shard.sums;
+  const double bytes = sums.parameters[end] - sums.parameters[begin];
+  if (seconds <= 0 || bytes <= 0) return 0;
+  const double overlap = profile.in_step.overlap;
+  const auto backward = [&](size_t until) {
+    const auto part = [&](const std::vector<double>& sum) { return sum[until] - sum[begin]; };
+    return (part(sums.input) + part(sums.weight) + (settings.recompute ? part(sums.forward) : 0)) *
+           place.slowness;
+  };
+  // Gathers for the pass are under way before.
+  const double whole = backward(end);
+  const double most = whole - gather(settings, begin, end, place, replicas, whole).hidden;
+  const layout::GradientExchange exchange;
+  double late = 0, in_bucket = 0;
+  auto limit = static_cast<double>(exchange.first_bucket_bytes);
+  for (size_t i = end; i-- > begin;) {
+    const double own = profile.blocks[order_[i]].parameter_bytes;
+    if (own == 0) continue;
+    in_bucket += own;
+    const double before = sums.parameters[i] - sums.parameters[begin];
+    if (in_bucket < limit && before > 0) continue;
+    const double reduced = seconds * (before + in_bucket) / bytes;
+    late = std::max(late, overlap * reduced - std::min(most, backward(i)));
+    in_bucket = 0;
+    limit = static_cast<double>(exchange.bucket_bytes);
+  }
+  return (1 - overlap) * seconds + late;
+}
+
 double StepModel::exposed_seconds(const StepSettings& settings, size_t begin, size_t end,
                                   const Place& place, int replicas) const {
   const auto& shard = shard_of(settings);
@@ -137,18 +204,13 @@ double StepModel::exposed_seconds(const StepSettings& settings, size_t begin, si
   const auto& sums = shard.sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double bytes = part(sums.parameters);
-  const double average = settings.sums ? summation_seconds(settings, replicas, bytes)
-                                       : average_seconds(place, replicas, bytes);
-  // The gradients of the stage's first block are averaged after the whole backward pass.
-  const auto& first = profile.blocks[order_[begin]];
   const bool is_zero = settings.zero_stage > 0;
   const double sharing = is_zero ? replicas : 1;
-  const double reduced = is_zero ? average / 2 : average;
-  const double hidden = (part(sums.input) + part(sums.weight) - first.backward() +
-                         (settings.recompute ? part(sums.forward) - first.forward : 0)) *
-                        place.slowness;
-  const double last = bytes > 0 ? reduced * first.parameter_bytes / bytes : 0;
-  double exposed = std::max(last, reduced - profile.in_step.overlap * std::min(hidden, reduced));
+  const double average = is_zero         ? sharded_seconds(place, replicas, bytes)
+                         : settings.sums ? summation_seconds(settings, replicas, bytes)
+                                         : average_seconds(place, replicas, bytes);
+  double exposed =
+      exposed_reduction(settings, begin, end, place, replicas, is_zero ? average / 2 : average);
   if (is_zero && settings.zero_stage < 3) {
     exposed += average / 2 + (replicas > 1 ? profile.gather_seconds(bytes) : 0);
   }

@@ -272,6 +272,46 @@ class AllReduce {
   std::vector<int> nodes_;
 };
 
+// Hosts with the same rank's block at the same place: on each other host, one rank reduces what the
+// block's owner gets, or gathers what it sends.
+CollectivePhase blocks_between_hosts(const Collective& collective, const std::vector<int>& ranks,
+                                     const std::map<int, std::vector<int>>& hosts,
+                                     const ClusterLinks& links) {
+  const bool reduces = collective.kind == CollectiveKind::reduce_scatter;
+  const double block = collective.bytes / static_cast<double>(ranks.size());
+  Messages messages(links);
+  for (const auto& [host, members] : hosts) {
+    for (size_t place = 0; place < members.size(); ++place) {
+      for (const auto& [other, others] : hosts) {
+        if (other == host) continue;
+        const int peer = others[place % others.size()];
+        messages.add(reduces ? peer : members[place], reduces ? members[place] : peer, block);
+      }
+    }
+  }
+  const double received = block * static_cast<double>(hosts.size() - 1);
+  return messages.phase(1, reduces ? received * collective.reduce_per_byte : 0);
+}
+
+Phases reduce_scatter_or_all_gather(const Collective& collective, const std::vector<int>& ranks,
+                                    const ClusterLinks& links) {
+  const bool reduces = collective.kind == CollectiveKind::reduce_scatter;
+  const auto hosts = by_host(ranks, links);
+  if (hosts.size() == 1 || hosts.size() == ranks.size()) {
+    return Rounds(ranks, links, collective.reduce_per_byte).ring(collective.bytes, 1, reduces);
+  }
+  std::vector<Phases> inside;
+  for (const auto& [host, members] : hosts) {
+    if (members.size() < 2) continue;
+    inside.push_back(
+        Rounds(members, links, collective.reduce_per_byte).ring(collective.bytes, 1, reduces));
+  }
+  auto phases = together(inside);
+  phases.insert(reduces ? phases.end() : phases.begin(),
+                blocks_between_hosts(collective, ranks, hosts, links));
+  return phases;
+}
+
 }  // namespace
 
 Phases collective_phases(const Collective& collective, const std::vector<int>& ranks,
@@ -279,9 +319,8 @@ Phases collective_phases(const Collective& collective, const std::vector<int>& r
   if (ranks.size() < 2 || collective.bytes <= 0) return {};
   switch (collective.kind) {
     case CollectiveKind::reduce_scatter:
-      return Rounds(ranks, links, collective.reduce_per_byte).ring(collective.bytes, 1, true);
     case CollectiveKind::all_gather:
-      return Rounds(ranks, links, 0).ring(collective.bytes, 1, false);
+      return reduce_scatter_or_all_gather(collective, ranks, links);
     case CollectiveKind::summation:
       return Rounds(ranks, links, collective.reduce_per_byte)
           .summation(collective.bytes, collective.spares);

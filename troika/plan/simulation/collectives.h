@@ -22,8 +22,8 @@ enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, summation };
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
-  // The algorithm of an all-reduce; the other collectives are rings. `automatic` chooses the
-  // algorithm with the least predicted time.
+  // The algorithm of an all-reduce. `automatic` chooses the algorithm with the least predicted
+  // time.
   layout::Algorithm algorithm = layout::Algorithm::automatic;
   double bytes = 0;            // of the whole tensor
   double reduce_per_byte = 0;  // seconds per byte that a rank reduces
@@ -36,7 +36,9 @@ struct Collective {
 // rank. The rounds are those of comm/algorithms. All rounds of a ring are equal and form one phase.
 // Recursive doubling and Rabenseifner have a phase for each round. double_tree has one phase for
 // each direction, with pipelined segments. hierarchical has a phase of rings inside the hosts, the
-// phases of all-reduces between hosts, and another phase inside the hosts. A summation has one
+// phases of all-reduces between hosts, and another phase inside the hosts. A reduce-scatter or an
+// all-gather is a ring or, with several ranks on several hosts, a phase of rings inside the hosts
+// and one of messages between them. A summation has one
 // phase with all pushes and means, for the parts of layout::split_sums(). The messages of a round
 // progress together. Without other flows, with one rank on each host and a power of two of ranks,
 // the phases take the time of layout::predict().

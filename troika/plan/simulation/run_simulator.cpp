@@ -255,9 +255,10 @@ class Simulator {
 
   void begin_update(int rank) {
     auto& own = state(rank);
-    const double sharing = static_cast<double>(run_.plan.sharing_ranks());
+    const int stage = item(rank).action.stage;
+    const auto sharing = run_.plan.sharing_ranks(programs_.place_of_stage(stage));
     own.begin = now();
-    own.seconds = work(item(rank).action.stage).optimizer_seconds / sharing * own.factor;
+    own.seconds = work(stage).optimizer_seconds / static_cast<double>(sharing) * own.factor;
     own.activity = Activity::updates;
     push(now() + own.seconds, EventKind::update_ends, rank);
   }

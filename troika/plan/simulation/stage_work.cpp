@@ -245,7 +245,8 @@ class StageMaker {
   void add_states(StageWork& work, Blocks blocks, int replicas, const Profile& profile) const {
     const auto& exchange = plan_.exchange;
     const bool is_shared = exchange.method == ExchangeMethod::zero;
-    const auto ranks = is_shared ? plan_.sharing_ranks() : 1;
+    const auto of_group = exchange.zero_group > 0 ? exchange.zero_group : replicas;
+    const auto ranks = is_shared ? of_group : 1;
     double fixed_bytes = 0;
     for (const auto& block : blocks) fixed_bytes += block.in_stage.fixed_bytes;
     work.resident_bytes = states_of(work.parameter_bytes, fixed_bytes,

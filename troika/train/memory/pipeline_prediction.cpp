@@ -29,7 +29,7 @@ plan::ExchangeShape shape_of(const layout::Plan& plan, int pipeline_rank,
   const bool is_zero = plan.exchange.zero_stage > 0;
   return {.stage = static_cast<int>(plan.exchange.zero_stage),
           .ranks = is_zero
-                       ? static_cast<int>(plan.sharing_ranks())
+                       ? static_cast<int>(plan.sharing_ranks(pipeline_rank))
                        : plan.mesh.replicas(pipeline_rank) * plan.mesh.size(layout::Axis::context),
           .bucket_bytes = plan.exchange.bucket_bytes,
           .first_bucket_bytes = plan.exchange.first_bucket_bytes,
