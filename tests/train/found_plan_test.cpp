@@ -193,7 +193,7 @@ TEST_F(FoundPlanRun, RunsTensorAxes) {
     const auto cut = [&](StepFamily family, int zero_stage) {
       return std::ranges::find_if(found.found.alternatives, [&](const auto& plan) {
         return plan.settings.family == family && plan.settings.zero_stage == zero_stage &&
-               plan.settings.tensor.ranks > 1;
+               plan.settings.axes.tensor > 1;
       });
     };
     for (const auto& [family, zero_stage] :
@@ -203,8 +203,8 @@ TEST_F(FoundPlanRun, RunsTensorAxes) {
       found.found.best = *plan;
       const auto planned = with_found_plan(options_, found, group);
       const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
-      EXPECT_EQ(read.mesh.size(layout::Axis::tensor), plan->settings.tensor.ranks);
-      EXPECT_EQ(read.stages.sequence_parallel, plan->settings.tensor.sequence);
+      EXPECT_EQ(read.mesh.size(layout::Axis::tensor), plan->settings.axes.tensor);
+      EXPECT_EQ(read.stages.sequence_parallel, plan->settings.axes.sequence);
       const SizedSamples samples(options_.model);
       const auto stages =
           predict_stages(planned, samples, static_cast<int>(plan->stages.size()), group);
@@ -215,7 +215,7 @@ TEST_F(FoundPlanRun, RunsTensorAxes) {
   options_.optimizer.name = "adamw_8bit";
   comm::local::run(2, [&](const comm::Group& group) {
     for (const auto& plan : find(group, kPlenty, {"32"}).found.alternatives) {
-      EXPECT_EQ(plan.settings.tensor.ranks, 1);
+      EXPECT_EQ(plan.settings.axes.tensor, 1);
     }
   });
 }

@@ -96,8 +96,8 @@ class PlanMemory : public testing::TestWithParam<std::string> {
       const double ratio = plan.memory_bytes[i] / expected[i].sum();
       const auto what =
           fmt::format("{}, {} devices, tensor {}, sequence {}, zero{}, recompute {}, stage {}",
-                      name(settings.family), settings.devices, settings.tensor.ranks,
-                      settings.tensor.sequence, settings.zero_stage, settings.recompute, i);
+                      name(settings.family), settings.devices, settings.axes.tensor,
+                      settings.axes.sequence, settings.zero_stage, settings.recompute, i);
       EXPECT_GT(ratio, 0.97) << what;
       EXPECT_LT(ratio, 1.05) << what;
     }
@@ -107,9 +107,9 @@ class PlanMemory : public testing::TestWithParam<std::string> {
     const size_t end = model.blocks();
     for (const bool recompute : {false, true}) {
       settings.recompute = recompute;
-      settings.devices = 2 * settings.tensor.ranks;
+      settings.devices = 2 * settings.axes.tensor;
       compare(model, settings, {{end / 2, 1}, {end, 1}});
-      if (settings.tensor.ranks > 1) continue;
+      if (settings.axes.tensor > 1) continue;
       settings.devices = 4;
       compare(model, settings, {{end / 2, 2}, {end, 2}});
       compare(model, settings, {{end / 4, 1}, {end / 2, 1}, {3 * end / 4, 1}, {end, 1}});
@@ -148,7 +148,7 @@ TEST_P(TensorPlanMemory, IsNearThatOfTheRun) {
   comm::local::run(1, [&](const comm::Group& group) {
     const auto model = planner(group, 4, 8);
     for (const bool sequence : {false, true}) {
-      StepSettings settings{.devices = 4, .tensor = {.ranks = 2, .sequence = sequence}};
+      StepSettings settings{.devices = 4, .axes = {.tensor = 2, .sequence = sequence}};
       for (const bool recompute : {false, true}) {
         settings.recompute = recompute;
         for (const int zero : {0, 1}) {

@@ -9,7 +9,7 @@ namespace {
 // The numbers of devices, descending: the most are usually fastest, and a low limit ends the other
 // searches sooner.
 std::vector<int> device_counts(const StepModel& model, const StepSettings& settings) {
-  const int all = model.problem().cluster.ranks() / settings.tensor.ranks;
+  const int all = model.problem().cluster.ranks() / settings.axes.ranks();
   const bool is_one_stage = settings.family == StepFamily::one_stage;
   std::vector<int> counts;
   const bool needs_two = !is_one_stage || settings.sums;
@@ -18,7 +18,7 @@ std::vector<int> device_counts(const StepModel& model, const StepSettings& setti
   for (int count = all; count >= least; --count) {
     if (model.problem().straight && is_one_stage && count > 1) continue;
     if (all > kMostExactDevices && all % count != 0) continue;
-    counts.push_back(count * settings.tensor.ranks);
+    counts.push_back(count * settings.axes.ranks());
   }
   return counts;
 }
@@ -66,9 +66,9 @@ std::vector<StepSettings> on_devices(const StepModel& model, StepSettings settin
                                      bool cuts_layers) {
   std::vector<StepSettings> all;
   const auto& allows = model.problem().allows;
-  for (const auto& axis : model.tensor_axes()) {
-    if ((axis.ranks > 1) != cuts_layers) continue;
-    settings.tensor = axis;
+  for (const auto& axes : model.block_axes()) {
+    if ((axes.ranks() > 1) != cuts_layers) continue;
+    settings.axes = axes;
     if (allows && !allows(settings, false)) continue;
     for (const int devices : device_counts(model, settings)) {
       settings.devices = devices;

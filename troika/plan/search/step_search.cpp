@@ -104,10 +104,10 @@ class Alternatives {
     if (!kind.cuts_layers && fits_already) return;
     std::optional<StepPlan> fastest, nearest;
     for (const auto& settings : settings_of(kind)) {
-      // Among plans of equal time, keeps the one with the smaller tensor axis, and then the one
+      // Among plans of equal time, keeps the one with the earlier axes, and then the one
       // with fewer devices.
       const auto limit = [&](const std::optional<StepPlan>& known, double value) {
-        return !known || known->settings.tensor == settings.tensor ? up_to(value) : value;
+        return !known || known->settings.axes == settings.axes ? up_to(value) : value;
       };
       auto plan = fastest_stages(model_, settings, places(settings), 0,
                                  limit(fastest, fastest ? fastest->seconds : kNoTime));
@@ -119,8 +119,9 @@ class Alternatives {
     }
     if (!fastest && !nearest) return;
     const auto& estimated = fastest ? *fastest : *nearest;
-    const bool is_replicated = std::ranges::any_of(
-        estimated.stages, [](const StepStage& stage) { return stage.replicas > 1; });
+    const bool is_replicated = std::ranges::any_of(estimated.stages, [&](const StepStage& stage) {
+      return estimated.settings.copies(stage.replicas) > 1;
+    });
     if (kind.settings.zero_stage > 0 && !is_replicated) return;  // as without ZeRO
     const auto found = model_.price(estimated.settings, estimated.stages);
     if (fastest && (!result_.best || found.seconds < result_.best->seconds)) result_.best = found;

@@ -68,8 +68,8 @@ std::vector<int64_t> micro_batch_sizes(int64_t samples, int ranks) {
   return sizes;
 }
 
-// A plan with these settings, of two stages if it is a pipeline without a tensor axis, to ask
-// whether it can be run.
+// A plan with these settings, of two stages if it is a pipeline without a tensor or context
+// axis, to ask whether it can be run.
 layout::Plan example_of(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
                         int ranks) {
   layout::Plan plan{.micro_batches = 2 * ranks, .recompute = settings.recompute ? "full" : "none"};
@@ -79,11 +79,12 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
   }
   if (settings.sums) plan.exchange.method = layout::ExchangeMethod::summation;
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
-  if (settings.tensor.ranks > 1) {
+  if (const auto& axes = settings.axes; axes.ranks() > 1) {
     const bool is_one = settings.family == StepFamily::one_stage;
     if (!is_one || settings.zero_stage > 0)
       plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
-    plan.mesh = layout::Mesh::parse(fmt::format("data=-1 tensor={}", settings.tensor.ranks), ranks);
+    plan.mesh = layout::Mesh::parse(
+        fmt::format("data=-1 context={} tensor={}", axes.context, axes.tensor), ranks);
     return plan;
   }
   if (settings.family == StepFamily::one_stage) return plan;

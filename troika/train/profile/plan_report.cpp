@@ -25,7 +25,7 @@ std::string savers(const plan::StepModel& model, const StepPlan& plan) {
   auto text = fmt::format("precision {}, micro-batches of {:g}",
                           model.problem().profiles[plan.settings.profile].precision,
                           model.problem().profiles[plan.settings.profile].micro_batch);
-  if (plan.settings.tensor.sequence) text += ", sequence parallelism";
+  if (plan.settings.axes.sequence) text += ", sequence parallelism";
   if (plan.settings.recompute) text += ", recomputation";
   if (plan.settings.zero_stage > 0) text += fmt::format(", ZeRO {}", plan.settings.zero_stage);
   if (plan.settings.offloads_activations) text += ", activations offloaded";
@@ -142,12 +142,15 @@ std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
                      time_text(sums->seconds), automatic.model.problem().cluster.spares.size()));
   }
   const auto* cut = fastest_of(automatic, [](const StepPlan& one) {
-    return one.settings.family != StepFamily::one_stage && one.settings.tensor.ranks == 1;
+    return one.settings.family != StepFamily::one_stage && one.settings.axes.ranks() == 1;
   });
   if (cut) line("pipelines", time_text(cut->seconds) + " a step at least");
   const auto* tensor =
-      fastest_of(automatic, [](const StepPlan& one) { return one.settings.tensor.ranks > 1; });
+      fastest_of(automatic, [](const StepPlan& one) { return one.settings.axes.tensor > 1; });
   if (tensor) line("tensor axes", time_text(tensor->seconds) + " a step at least");
+  const auto* context =
+      fastest_of(automatic, [](const StepPlan& one) { return one.settings.axes.context > 1; });
+  if (context) line("context axes", time_text(context->seconds) + " a step at least");
   line("plan", fmt::format("{} {}, mesh {}, {}", plan::name(chosen.settings.family),
                            replicas(chosen), plan.mesh.text(), savers(automatic.model, chosen)));
   line("predicted", fmt::format("{} a step, {} on a rank", time_text(chosen.seconds),
@@ -171,7 +174,7 @@ std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& s
     line(fmt::format("{}, rank {}", name, rank), time_text(seconds), time_text(measured),
          measured > 0 ? seconds / measured : 1);
   };
-  // The sums over a tensor axis are a part of the passes.
+  // The sums over a tensor axis and the messages on a context axis are a part of the passes.
   if (chosen.is_whole()) {
     for (const auto& [name, seconds] : phases_of(automatic)) {
       const auto& measured = milliseconds_of(summary, name);
@@ -180,7 +183,7 @@ std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& s
               measured[rank] / 1e3);
       }
     }
-  } else if (chosen.settings.tensor.ranks == 1) {
+  } else if (chosen.settings.axes.ranks() == 1) {
     const auto& runs = milliseconds_of(summary, "backward");  // with all passes
     const auto& optimizers = milliseconds_of(summary, "optimizer");
     for (size_t rank = 0; rank < std::min(runs.size(), summary.bubble.size()); ++rank) {
