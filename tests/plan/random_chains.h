@@ -75,7 +75,7 @@ inline StepProblem random_problem(Draws& draws) {
 
 // Makes a context axis cut most of the blocks.
 inline void add_tokens(std::vector<layout::ProfiledBlock>& blocks, Draws& draws) {
-  constexpr std::array kTokens{0, 4, 6, 8, 16, 24};
+  constexpr std::array kTokens{0, 4, 8, 16, 24, 24};
   for (auto& block : blocks) {
     if (draws.from(0, 5) == 0) continue;
     block.context = layout::ContextCut{.tokens = kTokens[static_cast<size_t>(draws.from(0, 5))],

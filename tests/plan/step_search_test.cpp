@@ -67,6 +67,7 @@ TEST(StepSearch, IsTheLeastOfAllPlansWithContextAxes) {
     Draws draws(seed);
     auto problem = random_problem(draws);
     problem.profiles[0].in_step.overlap = draws.from(-2, 10) * 0.1;
+    problem.global_batch = draws.from(1, 2);
     const StepModel model(with_cuts(std::move(problem), draws, /*cuts_tokens=*/true));
     const auto found = search_steps(model);
     const AllPlans all(model);

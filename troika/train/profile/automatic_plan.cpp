@@ -83,8 +83,10 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
     const bool is_one = settings.family == StepFamily::one_stage;
     if (!is_one || settings.zero_stage > 0)
       plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
-    plan.mesh = layout::Mesh::parse(
-        fmt::format("data=-1 context={} tensor={}", axes.context, axes.tensor), ranks);
+    std::string mesh = "data=-1";
+    if (axes.context > 1) mesh += fmt::format(" context={}", axes.context);
+    if (axes.tensor > 1) mesh += fmt::format(" tensor={}", axes.tensor);
+    plan.mesh = layout::Mesh::parse(mesh, ranks);
     return plan;
   }
   if (settings.family == StepFamily::one_stage) return plan;
@@ -108,7 +110,7 @@ bool can_be_run(const StepSettings& settings, layout::StageWeights weights, bool
   }
 }
 
-// Whether a run of these options may have a tensor axis (require_plan_fits()).
+// Whether a run of these options may have a tensor or a context axis (require_plan_fits()).
 bool may_cut_layers(const TrainOptions& options) {
   return options.optimizer.name != "adamw_8bit" && !options.ema.enabled && options.swa.swa_lrs == 0;
 }
