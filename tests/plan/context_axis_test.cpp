@@ -169,7 +169,7 @@ TEST(ContextAxis, AveragesWithTheDataAxis) {
 TEST(ContextAxis, ATensorAxisDividesTheHeads) {
   auto plan = context_plan("context=2 tensor=2");
   const auto work = stage_work(cut_twice(), plan)[0];
-  // Of 2 s, a tensor axis divides three quarters.
+  // A tensor axis divides three quarters of 2 s.
   EXPECT_NEAR(work.passes.forward, 4 * 2 * (0.25 + 0.75 / 2), 1e-9);
   ASSERT_EQ(work.forward_rounds.size(), 1u);
   EXPECT_EQ(work.forward_rounds[0].count, 4);

@@ -144,7 +144,7 @@ double sums_seconds(const Link& link, int ranks, double count, double bytes) {
   return 2 * gathers_seconds(link, ranks, count, bytes);
 }
 
-// Of sums before each position; none: 0.
+// Returns the part of sums before each position; 0 if there are none.
 double part_of_sums(const std::vector<double>& sums, size_t begin, size_t end) {
   return sums.empty() ? 0 : sums[end] - sums[begin];
 }
