@@ -174,7 +174,7 @@ TEST_F(PlanSearch, CutsLayersOverATensorAxis) {
   const auto by_tokens = plan("--profile tokens.json --cluster cluster.toml --global-batch 2");
   EXPECT_THAT(by_tokens.out,
               AllOf(HasSubstr("# context    2 devices each compute a part of the tokens\n"),
-                    HasSubstr("# schedule   replicas       context  savers "),
+                    HasSubstr("# schedule   replicas       tensor       context  savers "),
                     HasSubstr("axes = \"data=2 context=2\"")));
   const auto none = plan(search + " --no-tensor");
   EXPECT_EQ(none.exit_code, 0) << none.err;

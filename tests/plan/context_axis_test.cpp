@@ -281,6 +281,21 @@ TEST(ContextAxis, IsFoundWhereSamplesDoNotFit) {
   EXPECT_FALSE(search_steps(StepModel(problem)).best);
 }
 
+TEST(ContextAxis, IsAnAlternativeBesideTheTensorAxis) {
+  const StepModel model(
+      {.profiles = {cut_twice()}, .cluster = hosts(1, 4), .global_batch = 2, .cuts_layers = true});
+  int tensor = 0, context = 0;
+  for (const auto& plan : search_steps(model).alternatives) {
+    const auto& settings = plan.settings;
+    if (settings.family != StepFamily::one_stage || settings.recompute) continue;
+    if (settings.zero_stage > 0) continue;
+    context += settings.axes.context > 1 ? 1 : 0;
+    tensor += settings.axes.context == 1 && settings.axes.tensor > 1 ? 1 : 0;
+  }
+  EXPECT_EQ(tensor, 1);
+  EXPECT_EQ(context, 1);
+}
+
 TEST(ContextAxis, SweepsKeepTheContextAxis) {
   SweptRun swept;
   swept.profile = cut_twice();

@@ -303,7 +303,8 @@ class PlanFinder {
     if (group_.rank() == 0) log::info("not measured: a block needs {}", too_large_);
   }
 
-  // Gives a pipeline or a plan with a tensor axis the memory that the run will predict for it.
+  // Gives a pipeline or a plan with a tensor or a context axis the memory that the run will predict
+  // for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
     if (plan.is_whole()) return;  // has it already
     const auto options = with_step_plan(configured_, model, plan, targets_, group_);

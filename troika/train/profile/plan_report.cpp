@@ -145,8 +145,9 @@ std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
     return one.settings.family != StepFamily::one_stage && one.settings.axes.ranks() == 1;
   });
   if (cut) line("pipelines", time_text(cut->seconds) + " a step at least");
-  const auto* tensor =
-      fastest_of(automatic, [](const StepPlan& one) { return one.settings.axes.tensor > 1; });
+  const auto* tensor = fastest_of(automatic, [](const StepPlan& one) {
+    return one.settings.axes.tensor > 1 && one.settings.axes.context == 1;
+  });
   if (tensor) line("tensor axes", time_text(tensor->seconds) + " a step at least");
   const auto* context =
       fastest_of(automatic, [](const StepPlan& one) { return one.settings.axes.context > 1; });
