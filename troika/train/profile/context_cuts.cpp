@@ -39,9 +39,13 @@ ContextCut context_cut(const BlockWork& whole, const BlockWork& part, int64_t to
   // Queries, keys, values and the result.
   constexpr int kExchanged = 4;
   const double cost = whole.cost();
+  // An embedding has no FLOPs, and writes its outputs.
+  const double time_share =
+      std::max(divided_share(cost, part.cost(), kContextRanks),
+               divided_share(whole.output_bytes, part.output_bytes, kContextRanks));
   return {.tokens = static_cast<int>(tokens),
           .heads = static_cast<int>(attention.heads),
-          .time_share = divided_share(cost, part.cost(), kContextRanks),
+          .time_share = time_share,
           .workspace_share =
               divided_share(whole.memory.workspace, part.memory.workspace, kContextRanks),
           .saved_bytes = kContextRanks * part.memory.saved,
