@@ -19,10 +19,10 @@ double ring_seconds(const Link& link, double share, int ranks, double bytes) {
 
 }  // namespace
 
-double StepModel::average_seconds(const Place& place, int replicas, double bytes) const {
-  if (bytes <= 0 || replicas == 1) return 0;
-  if (place.hosts == 1) return ring_seconds(place.inside, 1, replicas, bytes);
-  const double flat = ring_seconds(place.between, place.share, replicas, bytes);
+double StepModel::average_seconds(const Place& place, int copies, double bytes) const {
+  if (bytes <= 0 || copies == 1) return 0;
+  if (place.hosts == 1) return ring_seconds(place.inside, 1, copies, bytes);
+  const double flat = ring_seconds(place.between, place.share, copies, bytes);
   const double levels = ring_seconds(place.inside, 1, place.fullest, bytes) +
                         ring_seconds(place.between, place.share, place.hosts, bytes);
   return std::min(flat, levels);
@@ -64,12 +64,14 @@ PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, 
                       part(sums.deviation) * place.axis_lateness;
   // ZeRO stage 3 gathers parameters for both passes, and then scatters gradients.
   const double bytes = part(sums.parameters);
-  const double gathered = replicas > 1 ? profile.gather_seconds(bytes) : 0;
+  const int copies = settings.copies(replicas);
+  const double gathered = copies > 1 ? profile.gather_seconds(bytes) : 0;
   const double gathers =
-      settings.zero_stage == 3 ? average_seconds(place, replicas, bytes) + 2 * gathered : 0;
+      settings.zero_stage == 3 ? average_seconds(place, copies, bytes) + 2 * gathered : 0;
   const double scale = once > 0 ? (once + late) / once * place.slowness : 0;
-  const double on_axis = axis_seconds(settings, place.axis, begin, end);
-  const double forward_on_axis = axis_forward_seconds(settings, place.axis, begin, end);
+  const double on_axis = axis_seconds(settings, place.axis, place.rings, begin, end);
+  const double forward_on_axis =
+      axis_forward_seconds(settings, place.axis, place.rings, begin, end);
   const double weight = part(sums.weight) * scale;
   const bool splits = splits_backward(settings, begin, end);
   return {.forward = part(sums.forward) * scale + forward_on_axis,
@@ -137,12 +139,13 @@ double StepModel::exposed_seconds(const StepSettings& settings, size_t begin, si
   const auto& sums = shard.sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double bytes = part(sums.parameters);
+  const int copies = settings.copies(replicas);
   const double average = settings.sums ? summation_seconds(settings, replicas, bytes)
-                                       : average_seconds(place, replicas, bytes);
+                                       : average_seconds(place, copies, bytes);
   // The gradients of the stage's first block are averaged after the whole backward pass.
   const auto& first = profile.blocks[order_[begin]];
   const bool is_zero = settings.zero_stage > 0;
-  const double sharing = is_zero ? replicas : 1;
+  const double sharing = is_zero ? copies : 1;
   const double reduced = is_zero ? average / 2 : average;
   const double hidden = (part(sums.input) + part(sums.weight) - first.backward() +
                          (settings.recompute ? part(sums.forward) - first.forward : 0)) *
@@ -150,7 +153,7 @@ double StepModel::exposed_seconds(const StepSettings& settings, size_t begin, si
   const double last = bytes > 0 ? reduced * first.parameter_bytes / bytes : 0;
   double exposed = std::max(last, reduced - profile.in_step.overlap * std::min(hidden, reduced));
   if (is_zero && settings.zero_stage < 3) {
-    exposed += average / 2 + (replicas > 1 ? profile.gather_seconds(bytes) : 0);
+    exposed += average / 2 + (copies > 1 ? profile.gather_seconds(bytes) : 0);
   }
   if (profile.optimizer_bytes_per_second > 0) {
     exposed += bytes / sharing / profile.optimizer_bytes_per_second * place.slowness;

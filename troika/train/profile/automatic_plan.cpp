@@ -68,8 +68,8 @@ std::vector<int64_t> micro_batch_sizes(int64_t samples, int ranks) {
   return sizes;
 }
 
-// A plan with these settings, of two stages if it is a pipeline without a tensor axis, to ask
-// whether it can be run.
+// A plan with these settings, of two stages if it is a pipeline without a tensor or context
+// axis, to ask whether it can be run.
 layout::Plan example_of(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
                         int ranks) {
   layout::Plan plan{.micro_batches = 2 * ranks, .recompute = settings.recompute ? "full" : "none"};
@@ -79,11 +79,14 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
   }
   if (settings.sums) plan.exchange.method = layout::ExchangeMethod::summation;
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
-  if (settings.tensor.ranks > 1) {
+  if (const auto& axes = settings.axes; axes.ranks() > 1) {
     const bool is_one = settings.family == StepFamily::one_stage;
     if (!is_one || settings.zero_stage > 0)
       plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
-    plan.mesh = layout::Mesh::parse(fmt::format("data=-1 tensor={}", settings.tensor.ranks), ranks);
+    std::string mesh = "data=-1";
+    if (axes.context > 1) mesh += fmt::format(" context={}", axes.context);
+    if (axes.tensor > 1) mesh += fmt::format(" tensor={}", axes.tensor);
+    plan.mesh = layout::Mesh::parse(mesh, ranks);
     return plan;
   }
   if (settings.family == StepFamily::one_stage) return plan;
@@ -107,7 +110,7 @@ bool can_be_run(const StepSettings& settings, layout::StageWeights weights, bool
   }
 }
 
-// Whether a run of these options may have a tensor axis (require_plan_fits()).
+// Whether a run of these options may have a tensor or a context axis (require_plan_fits()).
 bool may_cut_layers(const TrainOptions& options) {
   return options.optimizer.name != "adamw_8bit" && !options.ema.enabled && options.swa.swa_lrs == 0;
 }
@@ -300,7 +303,8 @@ class PlanFinder {
     if (group_.rank() == 0) log::info("not measured: a block needs {}", too_large_);
   }
 
-  // Gives a pipeline or a plan with a tensor axis the memory that the run will predict for it.
+  // Gives a pipeline or a plan with a tensor or a context axis the memory that the run will predict
+  // for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
     if (plan.is_whole()) return;  // has it already
     const auto options = with_step_plan(configured_, model, plan, targets_, group_);
