@@ -228,8 +228,10 @@ TEST_F(SharedPlanRun, HasATensorAxis) {
   });
 }
 
+// The attention that a rank alone uses may be timed; that of a ring is not.
 TEST_F(SharedPlanRun, HasAContextAxis) {
   compat::count_tensor_memory();
+  options_.trainer.benchmark = true;
   options_.model = sizes_of("llama8");
   options_.data.batch_size = 4;
   const auto asked = [](const plan::BlockAxes& axes) { return axes.context > 1; };

@@ -65,7 +65,7 @@ class PlanMemory : public testing::TestWithParam<std::string> {
                                           kSamples)},
         .blocks = counted_blocks(options_, samples, precision, kSamples, group)};
     add_tensor_cuts(profile.blocks, options_, samples, precision, kSamples, group);
-    add_context_cuts(profile.blocks, options_, samples, precision, kSamples, group);
+    add_context_cuts(profile.blocks, options_, "auto", samples, precision, kSamples, group);
     return plan::StepModel({.profiles = {profile},
                             .cluster = layout::Cluster::uniform(1, ranks),
                             .global_batch = kSamples * micro_batches,

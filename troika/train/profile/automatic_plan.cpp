@@ -26,6 +26,7 @@
 #include "troika/train/profile/measure_profile.h"
 #include "troika/train/profile/plan_memory.h"
 #include "troika/train/profile/searched_servers.h"
+#include "troika/train/tuning/tuning.h"
 
 namespace troika::train {
 
@@ -207,6 +208,7 @@ class PlanFinder {
     plain_.trainer.enable_model_summary = false;  // the run itself will log its choices
     plain_.offload.activations.clear();
     plain_.optimizer.offload.clear();
+    plain_.model = tuned_model(plain_, dataset, group, run_folder(plain_));
   }
 
   void profile(const std::string& precision) {
@@ -228,6 +230,8 @@ class PlanFinder {
         }
       }
       has_parts_ = has_parts_ || how.block_by_block;
+      // Without the tuned attention, which ranks of a context axis do not use.
+      options.model = configured_.model;
       problem_.profiles.push_back(measure_profile(options, dataset_, group_, how));
     }
   }
@@ -307,7 +311,8 @@ class PlanFinder {
   // for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
     if (plan.is_whole()) return;  // has it already
-    const auto options = with_step_plan(configured_, model, plan, targets_, group_);
+    auto options = with_step_plan(configured_, model, plan, targets_, group_);
+    if (plan.settings.axes.context == 1) options.model = plain_.model;
     const auto stages =
         predict_stages(options, dataset_, static_cast<int>(plan.stages.size()), group_);
     for (size_t i = 0; i < stages.size(); ++i) {
@@ -319,7 +324,7 @@ class PlanFinder {
   }
 
   const TrainOptions& configured_;
-  TrainOptions plain_;  // without offload
+  TrainOptions plain_;  // without offload, and with the attention of tuned_model()
   const data::Dataset& dataset_;
   const comm::Group& group_;
   const AutomaticPlanOptions& asked_;

@@ -86,15 +86,18 @@ ContextCut context_from(const double* numbers) {
           .exchanged_bytes = numbers[10]};
 }
 
-void count_cuts(at::Tensor& rows, const TrainOptions& options, const data::Dataset& dataset,
-                const nn::NumericPrecision& precision, int64_t samples) {
+void count_cuts(at::Tensor& rows, const TrainOptions& options, const std::string& attention,
+                const data::Dataset& dataset, const nn::NumericPrecision& precision,
+                int64_t samples) {
   const CountedBatches batches(dataset, samples);
-  const auto embedding = block_of_tokens(options);
+  auto on_axis = options;
+  on_axis.model.attn_implementation = attention;
+  const auto embedding = block_of_tokens(on_axis);
   if (!embedding) return;
   const auto whole = work_of_rank(options, batches, precision, {});
   const int64_t tokens = whole[*embedding].tokens;
   if (tokens == 0 || tokens % (2 * kContextRanks) != 0) return;
-  const auto part = work_of_rank(options, batches, precision, {.context = kContextRanks});
+  const auto part = work_of_rank(on_axis, batches, precision, {.context = kContextRanks});
   for (size_t i = 0; i < whole.size(); ++i) {
     std::ranges::copy(context_numbers(context_cut(whole[i], part[i], tokens)),
                       rows.data_ptr<double>() + i * ContextNumbers().size());
@@ -104,8 +107,9 @@ void count_cuts(at::Tensor& rows, const TrainOptions& options, const data::Datas
 }  // namespace
 
 void add_context_cuts(std::vector<layout::ProfiledBlock>& blocks, const TrainOptions& options,
-                      const data::Dataset& dataset, const nn::NumericPrecision& precision,
-                      int64_t samples, const comm::Group& group) {
+                      const std::string& attention, const data::Dataset& dataset,
+                      const nn::NumericPrecision& precision, int64_t samples,
+                      const comm::Group& group) {
   constexpr const char* kLabel = "tokens of blocks";
   auto all = at::zeros(
       {static_cast<int64_t>(blocks.size()), static_cast<int64_t>(ContextNumbers().size())},
@@ -113,7 +117,7 @@ void add_context_cuts(std::vector<layout::ProfiledBlock>& blocks, const TrainOpt
   group.barrier({.label = kLabel});
   if (group.rank() == 0) {
     try {
-      count_cuts(all, options, dataset, precision, samples);
+      count_cuts(all, options, attention, dataset, precision, samples);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::usage) throw;
       // A profile without cuts is still one of the model on whole ranks.

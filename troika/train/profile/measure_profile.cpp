@@ -259,7 +259,8 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
   profile.in_step.batches = batches_of(options, profiled_samples(dataset, 1), placement, samples);
   profile.blocks = counted_blocks(options, dataset, placement.precision, samples, group);
   add_tensor_cuts(profile.blocks, options, dataset, placement.precision, samples, group);
-  add_context_cuts(profile.blocks, options, dataset, placement.precision, samples, group);
+  add_context_cuts(profile.blocks, options, configured.model.attn_implementation, dataset,
+                   placement.precision, samples, group);
   profile.edges = edges_of(task.blocks());
   const Measurement measurement(options, placement, group, asked, batch);
   const auto measured = is_whole ? measurement.whole(task, profile.blocks)
