@@ -1,6 +1,6 @@
 """One rank of bench/tensor: what tensor_rank.cpp does, by torch.distributed.tensor.parallel's parallelize_module over Gloo.
-Arguments: MODEL and --settings, joined by +: `loss_parallel` (logits stay cut by words), `sequence` (SequenceParallel) and
-`quiet` (collectives move nothing). The same models, with queries, keys and values in layers of their own; the same
+Arguments: MODEL, --tokens of a sample, and --settings, joined by +: `loss_parallel` (logits stay cut by words), `sequence`
+(SequenceParallel) and `quiet` (collectives move nothing). The same models, with queries, keys and values in layers of their own; the same
 commands and answers, "quiet" alone with that setting and "sync" without it."""
 import argparse
 import contextlib
@@ -18,7 +18,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel,
                                                loss_parallel, parallelize_module)
 
-SAMPLES, CONTEXT, VOCABULARY, WIDTH, LAYERS, HEADS = 2, 256, 8192, 1024, 4, 16
+SAMPLES, VOCABULARY, WIDTH, LAYERS, HEADS = 2, 8192, 1024, 4, 16
 GATED = 2816  # as troika/nn/llama.cpp chooses it
 
 
@@ -28,13 +28,13 @@ def rotated(x, cosines, sines):
 
 
 class Attention(nn.Module):
-    def __init__(self, llama):
+    def __init__(self, llama, tokens):
         super().__init__()
         self.llama = llama
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(WIDTH, WIDTH, bias=not llama) for _ in range(4))
         if llama:
             size = WIDTH // HEADS
-            angles = torch.outer(torch.arange(CONTEXT), 10000.0 ** (-torch.arange(0, size, 2) / size)).repeat(1, 2)
+            angles = torch.outer(torch.arange(tokens), 10000.0 ** (-torch.arange(0, size, 2) / size)).repeat(1, 2)
             self.register_buffer("cosines", angles.cos(), persistent=False)
             self.register_buffer("sines", angles.sin(), persistent=False)
 
@@ -59,11 +59,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, llama):
+    def __init__(self, llama, tokens):
         super().__init__()
         norm = nn.RMSNorm if llama else nn.LayerNorm
         self.norm1, self.norm2 = norm(WIDTH), norm(WIDTH)
-        self.attention, self.feed_forward = Attention(llama), FeedForward(llama)
+        self.attention, self.feed_forward = Attention(llama, tokens), FeedForward(llama)
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
@@ -71,11 +71,11 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, llama):
+    def __init__(self, llama, tokens):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.positions = None if llama else nn.Parameter(torch.randn(CONTEXT, WIDTH))
-        self.blocks = nn.ModuleList(Block(llama) for _ in range(LAYERS))
+        self.positions = None if llama else nn.Parameter(torch.randn(tokens, WIDTH))
+        self.blocks = nn.ModuleList(Block(llama, tokens) for _ in range(LAYERS))
         self.norm = nn.RMSNorm(WIDTH) if llama else nn.LayerNorm(WIDTH)
         self.output = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
@@ -111,6 +111,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--settings", default="")
+    parser.add_argument("--tokens", type=int, default=256)
     options = parser.parse_args()
     settings = options.settings.split("+")
     torch.set_num_threads(1)
@@ -121,11 +122,11 @@ def main():
     else:
         dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = Transformer(options.model == "llama")
+    model = Transformer(options.model == "llama", options.tokens)
     sequence = "sequence" in settings
     cut(model, init_device_mesh("cpu", (world,)), sequence, "loss_parallel" in settings)
-    tokens, targets = (torch.randint(VOCABULARY, (SAMPLES, CONTEXT)) for _ in range(2))
-    own = slice(rank * CONTEXT // world, (rank + 1) * CONTEXT // world) if sequence else slice(None)
+    tokens, targets = (torch.randint(VOCABULARY, (SAMPLES, options.tokens)) for _ in range(2))
+    own = slice(rank * options.tokens // world, (rank + 1) * options.tokens // world) if sequence else slice(None)
     for line in sys.stdin:
         seconds = []
         for _ in range(int(line.split()[1])):

@@ -166,6 +166,16 @@ TEST_F(PlanSearch, CutsLayersOverATensorAxis) {
   EXPECT_THAT(plan("--profile cut.json --cluster no_links.toml").err,
               HasSubstr("links.group.bandwidth of no_links.toml; got none, expected bytes per "
                         "second > 0"));
+  // A context axis over the devices of a host.
+  auto text = nlohmann::json::parse(read_file(folder_ / "cut.json"));
+  text["blocks"][0]["tensor"] = {{"units", 2}, {"time_share", 0}, {"parameter_share", 1}};
+  text["blocks"][0]["context"] = {{"tokens", 8}, {"time_share", 1}, {"saved_bytes", 1000}};
+  write_file_atomically(folder_ / "tokens.json", text.dump());
+  const auto by_tokens = plan("--profile tokens.json --cluster cluster.toml --global-batch 2");
+  EXPECT_THAT(by_tokens.out,
+              AllOf(HasSubstr("# context    2 devices each compute a part of the tokens\n"),
+                    HasSubstr("# schedule   replicas       tensor       context  savers "),
+                    HasSubstr("axes = \"data=2 context=2\"")));
   const auto none = plan(search + " --no-tensor");
   EXPECT_EQ(none.exit_code, 0) << none.err;
   EXPECT_THAT(none.out, AllOf(HasSubstr("# does not fit"), Not(HasSubstr("# tensor"))));

@@ -101,9 +101,9 @@ TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
   EXPECT_EQ(simulated(false).exit_code, 0);
 }
 
-// A step is one micro-batch whose backward pass is whole, so that only a tensor axis takes less
-// time than one rank.
-TEST_F(ProfileCommand, TrainsAPlanWithATensorAxis) {
+// A step is one micro-batch whose backward pass is whole, so that only an axis whose ranks compute
+// blocks together takes less time than one rank.
+TEST_F(ProfileCommand, TrainsPlansWithATensorOrAContextAxis) {
   write_file_atomically(folder_ / "text", std::string(2000, 'a'));
   const std::string run =
       " --data.name=text --data.files=text --data.global_batch_size=2 --trainer.threads=1 "
@@ -111,30 +111,38 @@ TEST_F(ProfileCommand, TrainsAPlanWithATensorAxis) {
       "--model.name=llama --model.layers=2 --model.heads=4 --model.kv_heads=4 --model.width=32";
   const auto measured = troika("profile --seconds=0 --data.context=64" + run);
   ASSERT_EQ(measured.exit_code, 0) << measured.err;
-  auto profile = nlohmann::json::parse(read_file(folder_ / "profile.json"));
-  for (auto& block : profile["blocks"]) {
-    for (const char* pass : {"forward", "backward_input", "backward_weight"}) {
-      block[std::string(pass) + "_seconds"] = 1;
+  const auto measured_profile = nlohmann::json::parse(read_file(folder_ / "profile.json"));
+  const auto write_profile_without = [&](const char* axis) {
+    auto profile = measured_profile;
+    for (auto& block : profile["blocks"]) {
+      for (const char* pass : {"forward", "backward_input", "backward_weight"}) {
+        block[std::string(pass) + "_seconds"] = 1;
+      }
+      block["spread"] = 0;
+      block.erase(axis);
     }
-    block["spread"] = 0;
-  }
-  profile["splits_backward"] = false;
-  write_file_atomically(folder_ / "profile.json", profile.dump());
+    profile["splits_backward"] = false;
+    write_file_atomically(folder_ / "profile.json", profile.dump());
+  };
   write_file_atomically(folder_ / "cluster.toml",
                         "[links.group]\nbandwidth = 1e12\n[[devices]]\nhost = \"a\"\ncount = 4\n");
   const std::string files = " --profile profile.json --cluster cluster.toml";
-  const auto found = troika("plan --global-batch 2 --json found.json" + files);
-  ASSERT_EQ(found.exit_code, 0) << found.err;
-  write_file_atomically(folder_ / "plan.toml", found.out);
-  EXPECT_THAT(found.out, AllOf(HasSubstr("axes = \"data=1 tensor=4\""),
-                               HasSubstr("sequence_parallel = true")));
-  const auto simulated = troika("simulate --plan plan.toml --json simulated.json" + files);
-  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
-  const double predicted =
-      nlohmann::json::parse(read_file(folder_ / "found.json"))["plan"]["seconds_per_step"];
-  EXPECT_NEAR(
-      nlohmann::json::parse(read_file(folder_ / "simulated.json"))["step_seconds"].get<double>(),
-      predicted, 0.01 * predicted);
+  const auto find = [&] {
+    const auto found = troika("plan --global-batch 2 --json found.json" + files);
+    EXPECT_EQ(found.exit_code, 0) << found.err;
+    write_file_atomically(folder_ / "plan.toml", found.out);
+    const auto simulated = troika("simulate --plan plan.toml --json simulated.json" + files);
+    EXPECT_EQ(simulated.exit_code, 0) << simulated.err;
+    const double predicted =
+        nlohmann::json::parse(read_file(folder_ / "found.json"))["plan"]["seconds_per_step"];
+    EXPECT_NEAR(
+        nlohmann::json::parse(read_file(folder_ / "simulated.json"))["step_seconds"].get<double>(),
+        predicted, 0.01 * predicted);
+    return found.out;
+  };
+  write_profile_without("context");
+  EXPECT_THAT(find(), AllOf(HasSubstr("axes = \"data=1 tensor=4\""),
+                            HasSubstr("sequence_parallel = true")));
   const std::string planned = "train --plan plan.toml --trainer.devices=4" + run;
   const auto trained = troika(planned + " --data.context=64");
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
@@ -142,6 +150,43 @@ TEST_F(ProfileCommand, TrainsAPlanWithATensorAxis) {
   const auto refused = troika(planned + " --run.name=other --data.context=62");
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_THAT(refused.err, HasSubstr("got 62 tokens, 4 ranks, expected a multiple of 4 tokens"));
+  write_profile_without("tensor");
+  EXPECT_THAT(find(), HasSubstr("axes = \"data=1 context=4\""));
+  const auto by_tokens = troika(planned + " --run.name=tokens --data.context=64");
+  EXPECT_EQ(by_tokens.exit_code, 0) << by_tokens.err;
+  const auto odd = troika(planned + " --run.name=odd --data.context=60");
+  EXPECT_NE(odd.exit_code, 0);
+  EXPECT_THAT(odd.err, HasSubstr("got 60 tokens, 4 ranks, expected a multiple of 8 tokens"));
+}
+
+// Layers of 4 heads, 2 of keys and values, and of width 32, for 2 samples of 64 tokens.
+TEST_F(ProfileCommand, WritesWhatAContextAxisCuts) {
+  write_file_atomically(folder_ / "text", std::string(2000, 'a'));
+  const auto outcome = troika(
+      "profile --seconds=0 --data.name=text --data.files=text --data.global_batch_size=2 "
+      "--trainer.threads=1 --trainer.benchmark=false --data.context=64 --model.name=llama "
+      "--model.layers=2 --model.heads=4 --model.kv_heads=2 --model.width=32");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto blocks = nlohmann::json::parse(read_file(folder_ / "profile.json"))["blocks"];
+  for (const auto& block : blocks) {
+    EXPECT_EQ(block["context"]["tokens"], 64);
+    EXPECT_GT(block["context"]["time_share"], 0.9) << block["name"];
+  }
+  const auto& layer = blocks[1]["context"];
+  const double pairs = 2 * 2.0 * 64 * 16 * 4;  // in float32
+  EXPECT_EQ(layer["heads"], 4);
+  EXPECT_EQ(layer["pair_bytes"], pairs);
+  EXPECT_EQ(layer["pair_gradient_bytes"], pairs);
+  EXPECT_EQ(layer["exchanges"], 4);
+  EXPECT_EQ(layer["exchanged_bytes"], 3 * pairs);
+  EXPECT_GT(layer["attention_share"], 0.01);
+  EXPECT_LT(layer["attention_share"], 0.6);
+  EXPECT_EQ(blocks.front()["context"]["pair_bytes"], 0);
+  const auto mlp = troika("profile --seconds=0 --model.hidden_layers=3" + kProfiledRun);
+  ASSERT_EQ(mlp.exit_code, 0) << mlp.err;
+  for (const auto& block : nlohmann::json::parse(read_file(folder_ / "profile.json"))["blocks"]) {
+    EXPECT_FALSE(block.contains("context")) << block["name"];
+  }
 }
 
 TEST_F(ProfileCommand, WritesPairsOfLayers) {

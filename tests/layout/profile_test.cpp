@@ -128,6 +128,35 @@ TEST(Profile, ReadsWhatATensorAxisCuts) {
   EXPECT_THAT(error_with("saved_share", "save_share"), HasSubstr("saved_share"));
 }
 
+constexpr const char* kTokens =
+    R"("parameter_bytes": 16, "context": {"tokens": 64, "heads": 4, "time_share": 1, "workspace_share": 0.5,
+     "saved_bytes": 32, "attention_share": 0.25, "pair_bytes": 8, "pair_gradient_bytes": 12,
+     "exchanges": 4, "exchanged_bytes": 24},)";
+
+TEST(Profile, ReadsWhatAContextAxisCuts) {
+  const auto profile = read(replaced(kProfile, R"("parameter_bytes": 16,)", kTokens));
+  EXPECT_EQ(profile.blocks[0].context, (ContextCut{.tokens = 64,
+                                                   .heads = 4,
+                                                   .time_share = 1,
+                                                   .workspace_share = 0.5,
+                                                   .saved_bytes = 32,
+                                                   .attention_share = 0.25,
+                                                   .pair_bytes = 8,
+                                                   .pair_gradient_bytes = 12,
+                                                   .exchanges = 4,
+                                                   .exchanged_bytes = 24}));
+  EXPECT_EQ(profile.blocks[1].context, std::nullopt);
+  EXPECT_EQ(read(profile.text()), profile);
+  const auto error_with = [](const char* key, const char* value) {
+    return error_of(replaced(replaced(kProfile, R"("parameter_bytes": 16,)", kTokens), key, value));
+  };
+  EXPECT_THAT(error_with("\"time_share\": 1", "\"time_share\": 1.5"),
+              HasSubstr("blocks[0].context (p.json:10); got time_share 1.5, expected at most 1"));
+  EXPECT_THAT(error_with("\"tokens\": 64", "\"tokens\": 1.5"),
+              HasSubstr("blocks[0].context.tokens (p.json:10); got 1.5, expected a whole number"));
+  EXPECT_THAT(error_with("pair_bytes", "pairs"), HasSubstr("pairs"));
+}
+
 TEST(Profile, ReadsWhichBlockHasAnOutputLayer) {
   const auto with = [](const char* value) {
     return replaced(

@@ -10,7 +10,6 @@
 #include "troika/nn/dropout.h"
 #include "troika/nn/keyed_draws.h"
 #include "troika/nn/token_part.h"
-#include "troika/parallel/context/context_table.h"
 #include "troika/parallel/context/head_attention.h"
 #include "troika/parallel/context/ring_attention.h"
 #include "troika/parallel/context/sample_parts.h"
@@ -21,6 +20,14 @@ namespace {
 
 using layout::Axis;
 using layout::ContextMethod;
+
+// A language model with the implementation of attention that rings need.
+nn::ModelOptions text_model(const std::string& name, double dropout, bool is_tied,
+                            int64_t kv_heads = 0) {
+  auto options = language(name, dropout, is_tied, kv_heads);
+  options.attn_implementation = "auto";
+  return options;
+}
 
 constexpr auto kMethods = {ContextMethod::ring, ContextMethod::all_to_all};
 
@@ -72,7 +79,7 @@ const std::vector<std::string> kContexts{"context=2", "context=4"};
 TEST(ContextParallel, OfGptEqualsOneProcess) {
   for (const auto method : kMethods) {
     for (const double dropout : {0.0, 0.3}) {
-      expect_one_process_on({.model = language("gpt", dropout, true)},
+      expect_one_process_on({.model = text_model("gpt", dropout, true)},
                             {"context=1", "context=2", "context=4"}, method);
     }
   }
@@ -81,7 +88,7 @@ TEST(ContextParallel, OfGptEqualsOneProcess) {
 TEST(ContextParallel, OfLlamaEqualsOneProcess) {
   for (const auto method : kMethods) {
     for (const int64_t kv_heads : {4, 2, 1}) {
-      expect_one_process_on({.model = language("llama", 0, kv_heads == 2, kv_heads)}, kContexts,
+      expect_one_process_on({.model = text_model("llama", 0, kv_heads == 2, kv_heads)}, kContexts,
                             method);
     }
   }
@@ -89,7 +96,7 @@ TEST(ContextParallel, OfLlamaEqualsOneProcess) {
 
 TEST(ContextParallel, RecomputesBlocksSmoothsLabelsAndAddsZLoss) {
   for (const auto method : kMethods) {
-    expect_one_process_on({.model = language("gpt", 0.3, false),
+    expect_one_process_on({.model = text_model("gpt", 0.3, false),
                            .recompute = "full",
                            .steps = 4,
                            .terms = {0.2, 1e-2}},
@@ -101,9 +108,9 @@ TEST(ContextParallel, RecomputesBlocksSmoothsLabelsAndAddsZLoss) {
 TEST(ContextParallel, WithATensorAxisEqualsOneProcess) {
   for (const auto method : kMethods) {
     for (const bool sequence : {false, true}) {
-      auto gpt = language("gpt", 0.3, true);
+      auto gpt = text_model("gpt", 0.3, true);
       gpt.lora = {.rank = 3, .alpha = 6, .dropout = 0.3};
-      const auto llama = language("llama", 0, true, 1);
+      const auto llama = text_model("llama", 0, true, 1);
       for (const auto& model : {gpt, llama}) {
         expect_one_process_on({.model = model, .sequence = sequence, .steps = 5},
                               {"context=2 tensor=2"}, method);
@@ -114,7 +121,7 @@ TEST(ContextParallel, WithATensorAxisEqualsOneProcess) {
 
 // There are two replicas, and two ranks compute the samples of each together.
 TEST(ContextParallel, OfReplicasEqualsOneProcess) {
-  const auto options = language("llama", 0, true, 2);
+  const auto options = text_model("llama", 0, true, 2);
   const auto train_rows = [&](nn::Model& model, Exchange& exchange, int64_t begin, int64_t end) {
     const auto optimizer = optim::make_optimizer(exchange.parameters(), {.name = "adamw"});
     for (int64_t step = 0; step < 5; ++step) {
@@ -149,7 +156,7 @@ TEST(ContextParallel, OfReplicasEqualsOneProcess) {
 
 // Rank 0 has the first and the last quarter of the tokens, rank 1 the others.
 TEST(ContextParallel, ARankMayHaveIgnoredTargetsOnly) {
-  const auto options = language("gpt", 0, true);
+  const auto options = text_model("gpt", 0, true);
   auto batch = batch_of(options, 0);
   batch.targets.slice(1, 2, 6).fill_(-100);
   torch::manual_seed(1);
@@ -291,7 +298,7 @@ TEST(ContextAttention, NeedsKeyedDrawsForDropout) {
 // ring_attention.h says. Its all-to-alls send 4 tensors of (c - 1) / c^2 b s h elements in each
 // pass.
 TEST(ContextParallel, SendsTheBytesOfTheFormulas) {
-  const auto options = language("llama", 0, true, 4);
+  const auto options = text_model("llama", 0, true, 4);
   for (const int ranks : {2, 4}) {
     comm::local::run(ranks, [&](const comm::Group& group) {
       const auto bytes_with = [&](int64_t layers, ContextMethod method) {
@@ -313,73 +320,6 @@ TEST(ContextParallel, SendsTheBytesOfTheFormulas) {
       EXPECT_EQ(of_a_layer(ContextMethod::all_to_all), 2 * 4 * (c - 1) / (c * c) * keys);
     });
   }
-}
-
-TEST(ContextParallel, RefusesModelsWithoutTokens) {
-  const auto refused = [](const nn::ModelOptions& options, const std::string& got,
-                          const std::string& expected) {
-    EXPECT_ERROR(
-        require_context(*nn::make_model(options), split_table(options), 2, ContextMethod::ring),
-        ErrorKind::usage,
-        "[parallel] the model cannot be cut by tokens over a context axis; got " + got +
-            ", expected " + expected);
-  };
-  refused(mlp(1, 0), "block layers.0, and no nn::Embedding of tokens",
-          "a language model, as gpt or llama");
-  refused(images("resnet20", 8), "module conv1",
-          "linear layers, embeddings, norms and nn::Dropout");
-  const auto options = language("gpt", 0, true);
-  EXPECT_ERROR(require_context(*nn::make_model(options), {}, 2, ContextMethod::ring),
-               ErrorKind::usage,
-               "[parallel] block embed cannot be cut over the context axis; got no rule for "
-               "transformer.wte, expected a rule in the table for each module with parameters or "
-               "dropout");
-}
-
-TEST(ContextParallel, RefusesDropoutOfSdpa) {
-  auto options = language("gpt", 0.3, true);
-  options.attn_implementation = "sdpa";
-  EXPECT_ERROR(
-      require_context(*nn::make_model(options), split_table(options), 2, ContextMethod::all_to_all),
-      ErrorKind::usage,
-      "[parallel] dropout of attention over a context axis is keyed; got "
-      "model.attn_implementation sdpa, expected auto or eager");
-}
-
-TEST(ContextParallel, RefusesDropoutWithoutKeys) {
-  const auto options = language("gpt", 0, true);
-  const auto model = nn::make_model(options);
-  model->register_module("unkeyed", std::make_shared<torch::nn::DropoutImpl>(0.5));
-  EXPECT_ERROR(require_context(*model, split_table(options), 2, ContextMethod::ring),
-               ErrorKind::usage,
-               "[parallel] the model cannot be cut by tokens over a context axis; got module "
-               "unkeyed, expected linear layers, embeddings, norms and nn::Dropout");
-}
-
-TEST(ContextParallel, RefusesWhatDoesNotDivide) {
-  const auto gpt = language("gpt", 0, true);
-  const auto model = nn::make_model(gpt);
-  const auto require = [&](int ranks, int tensor_ranks) {
-    require_context(*model, split_table(gpt), ranks, ContextMethod::all_to_all, tensor_ranks);
-  };
-  require(4, 1);
-  require(2, 2);
-  EXPECT_ERROR(require(3, 1), ErrorKind::usage,
-               "[parallel] transformer.h.0.attn.c_attn cannot be cut by heads over the context "
-               "axis; got 4 heads, 3 ranks, expected a multiple of 3 heads (method ring takes any "
-               "number of heads)");
-  EXPECT_ERROR(require(4, 2), ErrorKind::usage,
-               "[parallel] transformer.h.0.attn.c_attn cannot be cut by heads over the context "
-               "axis; got 2 heads, 4 ranks, expected a multiple of 4 heads (method ring takes any "
-               "number of heads)");
-  EXPECT_ERROR(require_divisible_heads("attention", 12, 6, 4), ErrorKind::usage,
-               "[parallel] attention cannot be cut by heads over the context axis; got 6 heads of "
-               "keys and values, 4 ranks, expected a multiple or a divisor of 4 (method ring takes "
-               "any number of heads)");
-  EXPECT_ERROR(require_divisible_context(at::zeros({1, 10}, at::kLong), 2), ErrorKind::usage,
-               "[parallel] the tokens cannot be cut over the context axis; got 10 tokens, 2 ranks, "
-               "expected a multiple of 4 tokens, two chunks for each rank (change data.context or "
-               "mesh.context)");
 }
 
 TEST(ContextParallel, RefusesSecondDerivatives) {

@@ -73,9 +73,25 @@ inline StepProblem random_problem(Draws& draws) {
   return problem;
 }
 
-// Returns the problem with at most 4 blocks, most of which a tensor axis can cut, and an even
-// number of devices, mostly in pairs on one host. Some of the problems still have no tensor axis.
-inline StepProblem with_cuts(StepProblem problem, Draws& draws) {
+// Makes a context axis cut most of the blocks.
+inline void add_tokens(std::vector<layout::ProfiledBlock>& blocks, Draws& draws) {
+  constexpr std::array kTokens{0, 4, 8, 16, 24, 24};
+  for (auto& block : blocks) {
+    if (draws.from(0, 5) == 0) continue;
+    block.context = layout::ContextCut{.tokens = kTokens[static_cast<size_t>(draws.from(0, 5))],
+                                       .time_share = draws.from(5, 10) * 0.1,
+                                       .workspace_share = draws.from(0, 10) * 0.1,
+                                       .saved_bytes = block.saved_bytes * draws.from(5, 10) * 0.1,
+                                       .attention_share = draws.from(0, 10) * 0.1,
+                                       .pair_bytes = draws.from(0, 9) * 0.5,
+                                       .pair_gradient_bytes = draws.from(0, 9) * 0.5};
+  }
+}
+
+// Returns the problem with at most 4 blocks, most of which a tensor axis can cut, with
+// `cuts_tokens` a context axis, too, and an even number of devices, mostly in pairs on one host.
+// Some of the problems still have no such axes.
+inline StepProblem with_cuts(StepProblem problem, Draws& draws, bool cuts_tokens = false) {
   problem.cuts_layers = true;
   constexpr std::array kUnits{0, 2, 4, 4, 6, 12, 12, 12};
   auto& blocks = problem.profiles[0].blocks;
@@ -95,6 +111,7 @@ inline StepProblem with_cuts(StepProblem problem, Draws& draws) {
                                      .backward_gathers = draws.from(0, 2),
                                      .sum_bytes = draws.from(0, 9) * 0.5};
   }
+  if (cuts_tokens) add_tokens(blocks, draws);
   auto& devices = problem.cluster.devices;
   if (devices.size() % 2 == 1) devices.push_back(devices.back());
   for (size_t i = 1; i < devices.size(); i += 2) {
@@ -103,26 +120,41 @@ inline StepProblem with_cuts(StepProblem problem, Draws& draws) {
   return problem;
 }
 
-// Whether a plan may have this tensor axis: the cuts of all blocks allow it, and each axis is on
-// one host.
-inline bool may_have(const StepProblem& problem, const TensorAxis& axis) {
+// Whether the cuts of all blocks allow a context axis of so many ranks.
+inline bool may_have_context(const StepProblem& problem, int ranks) {
+  bool is_cut = false, has_tokens = false;
+  for (const auto& block : problem.profiles[0].blocks) {
+    if (!block.context) continue;
+    is_cut = true;
+    has_tokens = has_tokens || block.context->tokens > 0;
+    if (block.context->tokens % (2 * ranks) != 0) return false;
+  }
+  return is_cut && (has_tokens || ranks != 3);
+}
+
+// Whether a plan may have these axes: the cuts of all blocks allow them, and each group is on one
+// host.
+inline bool may_have(const StepProblem& problem, const BlockAxes& axis) {
   const auto& cluster = problem.cluster;
-  if (axis.ranks == 1) return !axis.sequence;
+  if (axis.ranks() == 1) return !axis.sequence;
+  if (!problem.cuts_layers || problem.straight || cluster.ranks() % axis.ranks() != 0) return false;
+  for (int rank = 0; rank < cluster.ranks(); ++rank) {
+    const int first = rank / axis.ranks() * axis.ranks();
+    if (cluster.devices_of(rank).host != cluster.devices_of(first).host) return false;
+  }
+  if (axis.context > 1 && !may_have_context(problem, axis.context)) return false;
+  if (axis.tensor == 1) return !axis.sequence;
   bool is_cut = false, has_units = false, gains = false;
   for (const auto& block : problem.profiles[0].blocks) {
     if (!block.tensor) continue;
     is_cut = true;
     has_units = has_units || block.tensor->units > 0;
     gains = gains || block.tensor->token_time_share > 0 || block.tensor->token_saved_share > 0;
-    if (block.tensor->units % axis.ranks != 0) return false;
-    if (axis.sequence && block.tensor->tokens % axis.ranks != 0) return false;
+    if (block.tensor->units % axis.tensor != 0) return false;
+    const int tokens = block.tensor->tokens / (block.context ? axis.context : 1);
+    if (axis.sequence && tokens % axis.tensor != 0) return false;
   }
-  for (int rank = 0; rank < cluster.ranks(); ++rank) {
-    const int first = rank / axis.ranks * axis.ranks;
-    if (cluster.devices_of(rank).host != cluster.devices_of(first).host) return false;
-  }
-  return is_cut && (gains || !axis.sequence) && (has_units || axis.ranks != 3) &&
-         cluster.ranks() % axis.ranks == 0 && problem.cuts_layers && !problem.straight;
+  return is_cut && (gains || !axis.sequence) && (has_units || axis.tensor != 3);
 }
 
 // Returns the lower bound on the time of a pipeline.
@@ -163,7 +195,7 @@ class AllPlans {
   }
 
   double fastest = std::numeric_limits<double>::infinity();  // of those that fit
-  TensorAxis axis_of_fastest = {};
+  BlockAxes axis_of_fastest = {};
   double least_lack = std::numeric_limits<double>::infinity();       // of all
   double fastest_lacking = std::numeric_limits<double>::infinity();  // of those that lack least
 
@@ -172,19 +204,23 @@ class AllPlans {
 
  private:
   void add_axes() {
-    for (int ranks = 1; ranks <= model_.problem().cluster.ranks(); ++ranks) {
-      for (const bool sequence : {false, true}) {
-        settings_.tensor = {.ranks = ranks, .sequence = sequence};
-        if (!may_have(model_.problem(), settings_.tensor)) continue;
-        const bool is_combined =
-            settings_.zero_stage <= 1 && settings_.family != StepFamily::no_flushes;
-        if (ranks > 1 && !is_combined) continue;
-        const int most = model_.problem().cluster.ranks() / ranks;
-        for (int groups = 1; groups <= most; ++groups) {
-          settings_.devices = groups * ranks;
-          add_stages({}, 0, groups);
-        }
+    const int all = model_.problem().cluster.ranks();
+    for (int context = 1; context <= all; ++context) {
+      for (int tensor = 1; tensor * context <= all; ++tensor) {
+        for (const bool sequence : {false, true}) add_groups({tensor, sequence, context});
       }
+    }
+  }
+  void add_groups(const BlockAxes& axes) {
+    settings_.axes = axes;
+    if (!may_have(model_.problem(), axes)) return;
+    const bool is_combined =
+        settings_.zero_stage <= 1 && settings_.family != StepFamily::no_flushes;
+    if (axes.ranks() > 1 && !is_combined) return;
+    const int most = model_.problem().cluster.ranks() / axes.ranks();
+    for (int groups = 1; groups <= most; ++groups) {
+      settings_.devices = groups * axes.ranks();
+      add_stages({}, 0, groups);
     }
   }
   void add_stages(std::vector<StepStage> stages, size_t begin, int left) {
@@ -204,7 +240,7 @@ class AllPlans {
     for (const auto& stage : stages) {
       if (model_.problem().straight && stage.replicas > 1) return false;
       const bool is_equal = stage.replicas == stages.front().replicas;
-      const bool may_differ = settings_.tensor.ranks == 1 &&
+      const bool may_differ = settings_.axes.ranks() == 1 &&
                               (settings_.family == StepFamily::pipeline ||
                                (settings_.family == StepFamily::no_flushes &&
                                 model_.problem().weights != layout::StageWeights::double_buffered));
@@ -232,7 +268,7 @@ class AllPlans {
     }
     if (plan.lacking_bytes <= 0 && plan.seconds < fastest) {
       fastest = plan.seconds;
-      axis_of_fastest = settings_.tensor;
+      axis_of_fastest = settings_.axes;
     }
     if (plan.lacking_bytes < least_lack) {
       least_lack = plan.lacking_bytes;

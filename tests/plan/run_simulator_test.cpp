@@ -303,11 +303,11 @@ TEST(RunSimulator, RefusesContradictions) {
   EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                "[plan] a slow rank; got rank 8 by 2, expected one of 8 ranks, by a factor above 0");
   run.disturbances = {};
-  run.plan.mesh = Mesh::parse("pipeline=2 context=2");
+  run.plan.mesh = Mesh::parse("pipeline=2 expert=2");
   EXPECT_ERROR(
       simulate_run(run), ErrorKind::usage,
-      "[plan] mesh of a simulation; got pipeline=2 context=2, expected axes pipeline, data "
-      "and tensor alone");
+      "[plan] mesh of a simulation; got pipeline=2 expert=2, expected axes pipeline, data, "
+      "context and tensor alone");
 }
 
 // 128 pipelines of 8 stages on 128 hosts of 8 devices.

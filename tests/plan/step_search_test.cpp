@@ -53,12 +53,42 @@ TEST(StepSearch, IsTheLeastOfAllPlansWithTensorAxes) {
     const AllPlans all(model);
     infeasible += is_the_least(model, found, all) ? 0 : 1;
     ASSERT_FALSE(HasFailure()) << seed;
-    cut += all.axis_of_fastest.ranks > 1 ? 1 : 0;
+    cut += all.axis_of_fastest.tensor > 1 ? 1 : 0;
     by_tokens += all.axis_of_fastest.sequence ? 1 : 0;
   }
   EXPECT_GT(infeasible, 30);
   EXPECT_GT(cut, 20);
   EXPECT_GT(by_tokens, 10);
+}
+
+TEST(StepSearch, IsTheLeastOfAllPlansWithContextAxes) {
+  int cut = 0, both = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Draws draws(seed);
+    auto problem = random_problem(draws);
+    problem.profiles[0].in_step.overlap = draws.from(-2, 10) * 0.1;
+    problem.global_batch = draws.from(1, 2);
+    problem = with_cuts(std::move(problem), draws, /*cuts_tokens=*/true);
+    if (seed % 2 == 0) {
+      // Each axis has at most 2 of the ranks of a host, so that groups of 4 need both.
+      problem.global_batch = 1;
+      problem.cluster.devices.resize(4, problem.cluster.devices.back());
+      for (auto& devices : problem.cluster.devices) devices.host = 0;
+      for (auto& block : problem.profiles[0].blocks) {
+        if (block.tensor) block.tensor->units = 2;
+        if (block.context) block.context->tokens = 4;
+      }
+    }
+    const StepModel model(std::move(problem));
+    const auto found = search_steps(model);
+    const AllPlans all(model);
+    is_the_least(model, found, all);
+    ASSERT_FALSE(HasFailure()) << seed;
+    cut += all.axis_of_fastest.context > 1 ? 1 : 0;
+    both += all.axis_of_fastest.context > 1 && all.axis_of_fastest.tensor > 1 ? 1 : 0;
+  }
+  EXPECT_GT(cut, 20);
+  EXPECT_GT(both, 1);
 }
 
 TEST(StepSearch, KeepsToPlansThatAreAllowed) {
@@ -226,8 +256,8 @@ TEST(StepSearch, TriesTensorAxesWithinHosts) {
   const auto axes = [&] {
     const StepModel model(problem);
     std::vector<int> ranks;
-    for (const auto& axis : model.tensor_axes()) {
-      ranks.push_back(axis.sequence ? -axis.ranks : axis.ranks);
+    for (const auto& axis : model.block_axes()) {
+      ranks.push_back(axis.sequence ? -axis.tensor : axis.tensor);
     }
     return ranks;
   };
@@ -247,7 +277,7 @@ TEST(StepSearch, CutsLayersThatDoNotFit) {
   problem.memory_bytes = 1000;
   const auto found = search_steps(StepModel(problem));
   ASSERT_TRUE(found.best);
-  EXPECT_EQ(found.best->settings.tensor.ranks, 4);
+  EXPECT_EQ(found.best->settings.axes.tensor, 4);
   EXPECT_FALSE(fits_whole(found));
   const auto plan = layout_of(StepModel(problem), *found.best);
   plan.verify();
@@ -313,7 +343,7 @@ TEST(StepLayout, MakesPlansThatAreValid) {
 
 TEST(StepLayout, MakesPlansWithTensorAxes) {
   const StepModel model(cut_problem(8));
-  const StepSettings cut{.devices = 8, .tensor = {.ranks = 2}};
+  const StepSettings cut{.devices = 8, .axes = {.tensor = 2}};
   const auto made = [&](StepFamily family, int zero, const std::vector<StepStage>& stages) {
     auto settings = cut;
     settings.family = family;

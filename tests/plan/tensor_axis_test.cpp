@@ -4,10 +4,9 @@
 #include <map>
 #include <utility>
 
+#include "tests/plan/cut_runs.h"
 #include "tests/support/errors.h"
 #include "troika/plan/search/step_layout.h"
-#include "troika/plan/simulation/run_simulator.h"
-#include "troika/plan/simulation/stage_work.h"
 #include "troika/plan/simulation/sweep.h"
 
 namespace troika::plan {
@@ -53,23 +52,6 @@ layout::Plan tensor_plan(const std::string& mesh, std::string schedule, int micr
   plan.schedule = std::move(schedule);
   plan.micro_batches = micro_batches;
   return plan;
-}
-
-// Devices of hosts that are joined by links of these latencies and bandwidths.
-Cluster hosts(int count, int devices) {
-  auto cluster = Cluster::uniform(count, devices);
-  cluster.group = {.latency = 0.01, .bandwidth = 100};
-  cluster.network = {.latency = 0.1, .bandwidth = 10};
-  return cluster;
-}
-
-SimulatedRun run_of(const Profile& profile, const layout::Plan& plan, const Cluster& cluster) {
-  SimulatedRun run;
-  run.plan = plan;
-  run.stages = stage_work(profile, plan);
-  run.cluster = cluster;
-  run.all_reduce = layout::Algorithm::ring;
-  return run;
 }
 
 // The time of `count` ring all-reduces of 80 bytes between t devices of a host.
@@ -273,16 +255,16 @@ TEST(TensorAxis, SequenceParallelismDividesTheTokensOfABlock) {
 TEST(TensorAxis, TheCostModelIsThatOfTheSimulation) {
   const StepModel model(
       {.profiles = {cut_blocks()}, .cluster = hosts(2, 4), .global_batch = 6, .cuts_layers = true});
-  for (const auto& axis : model.tensor_axes()) {
+  for (const auto& axis : model.block_axes()) {
     for (const bool recompute : {false, true}) {
-      const StepSettings settings{.recompute = recompute, .devices = axis.ranks, .tensor = axis};
+      const StepSettings settings{.recompute = recompute, .devices = axis.tensor, .axes = axis};
       const auto priced = model.price(settings, {{4, 1}});
       const auto plan = layout_of(model, priced);
-      EXPECT_EQ(plan.mesh.ranks(), axis.ranks);
+      EXPECT_EQ(plan.mesh.ranks(), axis.tensor);
       EXPECT_EQ(plan.stages.sequence_parallel, axis.sequence);
       const auto simulated = simulate_run(run_of(cut_blocks(), plan, hosts(2, 4)));
-      EXPECT_NEAR(priced.seconds, simulated.seconds, 1e-9) << axis.ranks << axis.sequence;
-      EXPECT_NEAR(priced.memory_bytes[0], simulated.ranks[0].peak_bytes, 1e-9) << axis.ranks;
+      EXPECT_NEAR(priced.seconds, simulated.seconds, 1e-9) << axis.tensor << axis.sequence;
+      EXPECT_NEAR(priced.memory_bytes[0], simulated.ranks[0].peak_bytes, 1e-9) << axis.tensor;
     }
   }
   // Two stages on a host each: both ranks of an axis send through its port.
@@ -290,7 +272,7 @@ TEST(TensorAxis, TheCostModelIsThatOfTheSimulation) {
   links.network.bandwidth = 1000;
   const StepModel two(
       {.profiles = {cut_blocks()}, .cluster = links, .global_batch = 6, .cuts_layers = true});
-  const StepSettings settings{.family = StepFamily::pipeline, .devices = 4, .tensor = {.ranks = 2}};
+  const StepSettings settings{.family = StepFamily::pipeline, .devices = 4, .axes = {.tensor = 2}};
   const auto priced = two.price(settings, {{2, 1}, {4, 1}});
   const auto simulated = simulate_run(run_of(cut_blocks(), layout_of(two, priced), links));
   EXPECT_NEAR(priced.seconds, simulated.seconds, 0.01 * simulated.seconds);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "tests/train/pipelined_runs.h"
 #include "tests/train/tuned_run.h"
@@ -184,39 +185,61 @@ TEST_F(FoundPlanRun, HasTheMemoryThatARunOfThePipelinePredicts) {
   });
 }
 
-TEST_F(FoundPlanRun, RunsTensorAxes) {
+// Plans whose blocks several ranks compute together.
+class SharedPlanRun : public FoundPlanRun {
+ protected:
+  // Runs one of the found plans with these settings whose axes are as asked.
+  void expect_runs(AutomaticPlan& found, const comm::Group& group, StepFamily family,
+                   int zero_stage, const std::function<bool(const plan::BlockAxes&)>& asked) const {
+    const auto plan = std::ranges::find_if(found.found.alternatives, [&](const auto& one) {
+      return one.settings.family == family && one.settings.zero_stage == zero_stage &&
+             asked(one.settings.axes);
+    });
+    ASSERT_NE(plan, found.found.alternatives.end());
+    found.found.best = *plan;
+    const auto planned = with_found_plan(options_, found, group);
+    const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
+    EXPECT_EQ(read.mesh.size(layout::Axis::tensor), plan->settings.axes.tensor);
+    EXPECT_EQ(read.mesh.size(layout::Axis::context), plan->settings.axes.context);
+    EXPECT_EQ(read.stages.sequence_parallel, plan->settings.axes.sequence);
+    const SizedSamples samples(options_.model);
+    const auto stages =
+        predict_stages(planned, samples, static_cast<int>(plan->stages.size()), group);
+    ASSERT_EQ(stages.size(), plan->stages.size()) << "its memory is predicted";
+    EXPECT_EQ(run(found, group).steps, 3);
+  }
+};
+
+TEST_F(SharedPlanRun, HasATensorAxis) {
   compat::count_tensor_memory();
   options_.model = sizes_of("llama");
   options_.data.batch_size = 4;
+  const auto asked = [](const plan::BlockAxes& axes) { return axes.tensor > 1; };
   comm::local::run(4, [&](const comm::Group& group) {
     auto found = find(group, kPlenty, {"32"});
-    const auto cut = [&](StepFamily family, int zero_stage) {
-      return std::ranges::find_if(found.found.alternatives, [&](const auto& plan) {
-        return plan.settings.family == family && plan.settings.zero_stage == zero_stage &&
-               plan.settings.tensor.ranks > 1;
-      });
-    };
-    for (const auto& [family, zero_stage] :
-         {std::pair(StepFamily::one_stage, 1), std::pair(StepFamily::pipeline, 0)}) {
-      const auto plan = cut(family, zero_stage);
-      ASSERT_NE(plan, found.found.alternatives.end());
-      found.found.best = *plan;
-      const auto planned = with_found_plan(options_, found, group);
-      const auto read = layout::Plan::parse(planned.trainer.plan, "plan");
-      EXPECT_EQ(read.mesh.size(layout::Axis::tensor), plan->settings.tensor.ranks);
-      EXPECT_EQ(read.stages.sequence_parallel, plan->settings.tensor.sequence);
-      const SizedSamples samples(options_.model);
-      const auto stages =
-          predict_stages(planned, samples, static_cast<int>(plan->stages.size()), group);
-      ASSERT_EQ(stages.size(), plan->stages.size()) << "its memory is predicted";
-      EXPECT_EQ(run(found, group).steps, 3);
-    }
+    expect_runs(found, group, StepFamily::one_stage, 1, asked);
+    expect_runs(found, group, StepFamily::pipeline, 0, asked);
   });
   options_.optimizer.name = "adamw_8bit";
   comm::local::run(2, [&](const comm::Group& group) {
     for (const auto& plan : find(group, kPlenty, {"32"}).found.alternatives) {
-      EXPECT_EQ(plan.settings.tensor.ranks, 1);
+      EXPECT_EQ(plan.settings.axes, plan::BlockAxes());
     }
+  });
+}
+
+// The attention that a rank alone uses may be timed; that of a ring is not.
+TEST_F(SharedPlanRun, HasAContextAxis) {
+  compat::count_tensor_memory();
+  options_.trainer.benchmark = true;
+  options_.model = sizes_of("llama8");
+  options_.data.batch_size = 4;
+  const auto asked = [](const plan::BlockAxes& axes) { return axes.context > 1; };
+  comm::local::run(4, [&](const comm::Group& group) {
+    auto found = find(group, kPlenty, {"32"});
+    expect_runs(found, group, StepFamily::one_stage, 0, asked);
+    expect_runs(found, group, StepFamily::one_stage, 1, asked);
+    expect_runs(found, group, StepFamily::pipeline, 0, asked);
   });
 }
 

@@ -12,6 +12,7 @@
 #include "troika/train/memory/batches.h"
 #include "troika/train/memory/prediction.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/profile/context_cuts.h"
 #include "troika/train/profile/counted_blocks.h"
 #include "troika/train/profile/tensor_cuts.h"
 
@@ -64,6 +65,7 @@ class PlanMemory : public testing::TestWithParam<std::string> {
                                           kSamples)},
         .blocks = counted_blocks(options_, samples, precision, kSamples, group)};
     add_tensor_cuts(profile.blocks, options_, samples, precision, kSamples, group);
+    add_context_cuts(profile.blocks, options_, "auto", samples, precision, kSamples, group);
     return plan::StepModel({.profiles = {profile},
                             .cluster = layout::Cluster::uniform(1, ranks),
                             .global_batch = kSamples * micro_batches,
@@ -94,10 +96,12 @@ class PlanMemory : public testing::TestWithParam<std::string> {
     ASSERT_EQ(expected.size(), stages.size());
     for (size_t i = 0; i < stages.size(); ++i) {
       const double ratio = plan.memory_bytes[i] / expected[i].sum();
-      const auto what =
-          fmt::format("{}, {} devices, tensor {}, sequence {}, zero{}, recompute {}, stage {}",
-                      name(settings.family), settings.devices, settings.tensor.ranks,
-                      settings.tensor.sequence, settings.zero_stage, settings.recompute, i);
+      const auto what = fmt::format(
+          "{}, {} devices, tensor {}, sequence {}, context {}, zero{}, recompute {}, "
+          "stage {}: {} of {}",
+          name(settings.family), settings.devices, settings.axes.tensor, settings.axes.sequence,
+          settings.axes.context, settings.zero_stage, settings.recompute, i, plan.memory_bytes[i],
+          expected[i].sum());
       EXPECT_GT(ratio, 0.97) << what;
       EXPECT_LT(ratio, 1.05) << what;
     }
@@ -107,9 +111,9 @@ class PlanMemory : public testing::TestWithParam<std::string> {
     const size_t end = model.blocks();
     for (const bool recompute : {false, true}) {
       settings.recompute = recompute;
-      settings.devices = 2 * settings.tensor.ranks;
+      settings.devices = 2 * settings.axes.ranks();
       compare(model, settings, {{end / 2, 1}, {end, 1}});
-      if (settings.tensor.ranks > 1) continue;
+      if (settings.axes.ranks() > 1) continue;
       settings.devices = 4;
       compare(model, settings, {{end / 2, 2}, {end, 2}});
       compare(model, settings, {{end / 4, 1}, {end / 2, 1}, {3 * end / 4, 1}, {end, 1}});
@@ -142,30 +146,48 @@ TEST_P(PlanMemory, IsNearThatOfTheRun) {
 
 INSTANTIATE_TEST_SUITE_P(Models, PlanMemory, testing::Values("mlp", "resnet20", "gpt", "llama"));
 
-class TensorPlanMemory : public PlanMemory {};
+// Plans whose blocks several ranks compute together.
+class SharedPlanMemory : public PlanMemory {
+ protected:
+  void compare_all(const plan::StepModel& model, const plan::BlockAxes& axes) const {
+    StepSettings settings{.devices = 2 * axes.ranks(), .axes = axes};
+    for (const bool recompute : {false, true}) {
+      settings.recompute = recompute;
+      for (const int zero : {0, 1}) {
+        settings.zero_stage = zero;
+        compare(model, settings, {{model.blocks(), 2}});
+      }
+    }
+    settings.zero_stage = 0;
+    for (const auto family : {StepFamily::pipeline, StepFamily::gpipe}) {
+      settings.family = family;
+      compare_pipelines(model, settings);
+    }
+  }
+};
 
-TEST_P(TensorPlanMemory, IsNearThatOfTheRun) {
+TEST_P(SharedPlanMemory, OfATensorAxisIsNearThatOfTheRun) {
   comm::local::run(1, [&](const comm::Group& group) {
     const auto model = planner(group, 4, 8);
     for (const bool sequence : {false, true}) {
-      StepSettings settings{.devices = 4, .tensor = {.ranks = 2, .sequence = sequence}};
-      for (const bool recompute : {false, true}) {
-        settings.recompute = recompute;
-        for (const int zero : {0, 1}) {
-          settings.zero_stage = zero;
-          compare(model, settings, {{model.blocks(), 2}});
-        }
-      }
-      settings.zero_stage = 0;
-      for (const auto family : {StepFamily::pipeline, StepFamily::gpipe}) {
-        settings.family = family;
-        compare_pipelines(model, settings);
-      }
+      compare_all(model, {.tensor = 2, .sequence = sequence});
     }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorPlanMemory, testing::Values("gpt", "llama"));
+TEST_P(SharedPlanMemory, OfAContextAxisIsNearThatOfTheRun) {
+  comm::local::run(1, [&](const comm::Group& group) {
+    compare_all(planner(group, 4, 8), {.context = 2});
+    const auto more = planner(group, 8, 8);
+    const size_t end = more.blocks();
+    compare(more, {.family = StepFamily::zero_bubble, .devices = 8, .axes = {.context = 2}},
+            {{end / 4, 1}, {end / 2, 1}, {3 * end / 4, 1}, {end, 1}});
+    compare_all(more, {.context = 4});
+    compare_all(more, {.tensor = 2, .context = 2});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SharedPlanMemory, testing::Values("gpt", "llama"));
 
 }  // namespace
 }  // namespace troika::train

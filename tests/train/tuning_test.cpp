@@ -141,6 +141,22 @@ TEST_F(TunedModel, TimesWhereThereIsAChoice) {
   EXPECT_THAT(timed(), SizeIs(has_choice_ ? 1 : 0));
 }
 
+TEST_F(TunedModel, TimesNothingForARing) {
+  options_.trainer.strategy = "cp";
+  options_.mesh.context = 2;
+  const auto tuned_by = [&](const std::string& method) {
+    options_.mesh.context_method = method;
+    comm::local::run(2, [&](const comm::Group& group) {
+      const auto model = tuned_model(options_, Tokens(), group, run_folder(options_));
+      EXPECT_EQ(model.attn_implementation != "auto", has_choice_ && method != "ring");
+    });
+  };
+  tuned_by("ring");
+  EXPECT_THAT(timed(), IsEmpty());
+  tuned_by("all_to_all");
+  EXPECT_THAT(timed(), SizeIs(has_choice_ ? 1 : 0));
+}
+
 TEST_F(TunedModel, TimesNothingWhereItIsNotToBe) {
   options_.trainer.deterministic = true;
   EXPECT_EQ(tuned(), "auto");

@@ -36,7 +36,7 @@ void add_automatic_options(CLI::App& command, AutomaticArguments& arguments,
       ->delimiter(',')
       ->allow_extra_args(false);  // so that the next word may be CONFIG
   command.add_flag(std::string("!") + kNoTensor, arguments.cuts_layers,
-                   "do not consider plans that cut layers over a tensor axis");
+                   "do not consider plans with a tensor or a context axis");
   command.add_option(kMemoryBytes, arguments.memory_bytes, memory_help)->check(between(0, 1e18));
   command.add_flag(
       kBlockByBlock, arguments.block_by_block,

@@ -34,12 +34,13 @@ std::string savers_text(const StepModel& model, const StepPlan& plan) {
   return text;
 }
 
-std::string tensor_text(const plan::TensorAxis& axis) {
-  return axis.ranks == 1 ? "" : fmt::format("{}{}", axis.ranks, axis.sequence ? ", sequence" : "");
+std::string tensor_text(const plan::BlockAxes& axes) {
+  return axes.tensor == 1 ? ""
+                          : fmt::format("{}{}", axes.tensor, axes.sequence ? ", sequence" : "");
 }
 
-bool has_tensor_axis(const StepPlan& plan) {
-  return plan.settings.tensor.ranks > 1;
+std::string context_text(const plan::BlockAxes& axes) {
+  return axes.context == 1 ? "" : std::to_string(axes.context);
 }
 
 std::string devices_text(const StepPlan& plan) {
@@ -64,15 +65,16 @@ std::string reason(const StepPlan& plan, const StepSearch& found) {
 
 // The widths of columns; 0: there is no such column.
 struct Widths {
-  size_t replicas = 0, tensor = 0, savers = 0;
+  size_t replicas = 0, tensor = 0, context = 0, savers = 0;
 };
 
 void print_row(const StepModel& model, const StepPlan& plan, const StepSearch& found,
                const Widths& widths) {
-  fmt::print("# {:<11}{:<{}}{:<{}}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n", name(plan.settings.family),
-             replicas_text(plan), widths.replicas, tensor_text(plan.settings.tensor), widths.tensor,
-             savers_text(model, plan), widths.savers, plan.seconds, human_bytes(most_memory(plan)),
-             device_hours(plan), reason(plan, found));
+  fmt::print("# {:<11}{:<{}}{:<{}}{:<{}}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n",
+             name(plan.settings.family), replicas_text(plan), widths.replicas,
+             tensor_text(plan.settings.axes), widths.tensor, context_text(plan.settings.axes),
+             widths.context, savers_text(model, plan), widths.savers, plan.seconds,
+             human_bytes(most_memory(plan)), device_hours(plan), reason(plan, found));
 }
 
 // The fastest plan of one stage that fits, or a null pointer.
@@ -106,8 +108,9 @@ SearchJson plan_json(const StepModel& model, const StepPlan& plan) {
           {"offloads_optimizer", plan.settings.offloads_optimizer},
           {"spare_servers", plan.settings.sums ? model.problem().cluster.spares.size() : 0},
           {"devices", plan.settings.devices},
-          {"tensor", plan.settings.tensor.ranks},
-          {"sequence_parallel", plan.settings.tensor.sequence},
+          {"tensor", plan.settings.axes.tensor},
+          {"sequence_parallel", plan.settings.axes.sequence},
+          {"context", plan.settings.axes.context},
           {"micro_batches", model.micro_batches(plan.settings.profile)},
           {"seconds_per_step", plan.seconds},
           {"device_hours_per_1000_steps", device_hours(plan)},
@@ -141,10 +144,14 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
   }
   fmt::print("# plan       {} {}, {}: {:.5g} s a step on {}\n", name(plan.settings.family),
              replicas_text(plan), savers_text(model, plan), plan.seconds, devices_text(plan));
-  if (has_tensor_axis(plan)) {
-    fmt::print("# tensor     {} devices compute each block together{}\n",
-               plan.settings.tensor.ranks,
-               plan.settings.tensor.sequence ? ", with sequence parallelism" : "");
+  const auto& axes = plan.settings.axes;
+  if (axes.tensor > 1) {
+    fmt::print("# tensor     {} devices compute each block together{}\n", axes.tensor,
+               axes.sequence ? ", with sequence parallelism" : "");
+  }
+  if (axes.context > 1) {
+    fmt::print("# context    {} {} each compute a part of the tokens\n", axes.context,
+               axes.tensor > 1 ? "groups of devices" : "devices");
   }
   if (plan.settings.sums) {
     const size_t spares = model.problem().cluster.spares.size();
@@ -165,11 +172,13 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
   for (const auto& row : found.alternatives) {
     widths.savers = std::max(widths.savers, savers_text(model, row).size() + 1);
     widths.replicas = std::max(widths.replicas, replicas_text(row).size() + 1);
-    if (has_tensor_axis(row)) widths.tensor = 13;
+    if (row.settings.axes.tensor > 1) widths.tensor = 13;
+    if (row.settings.axes.context > 1) widths.context = 9;
   }
-  fmt::print("#\n# {:<11}{:<{}}{:<{}}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas",
-             widths.replicas, widths.tensor > 0 ? "tensor" : "", widths.tensor, "savers",
-             widths.savers, "s a step", "memory", "dev.h/1000");
+  fmt::print("#\n# {:<11}{:<{}}{:<{}}{:<{}}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas",
+             widths.replicas, widths.tensor > 0 ? "tensor" : "", widths.tensor,
+             widths.context > 0 ? "context" : "", widths.context, "savers", widths.savers,
+             "s a step", "memory", "dev.h/1000");
   auto rows = found.alternatives;
   std::ranges::stable_sort(rows, [](const StepPlan& one, const StepPlan& other) {
     const bool fits = one.lacking_bytes <= 0, other_fits = other.lacking_bytes <= 0;

@@ -63,9 +63,9 @@ int train_here(train::TrainOptions options, const cluster::Environment& environm
   const auto training = data::make_dataset(options.data, data::Split::train);
   const auto validation = data::make_dataset(options.data, data::Split::validation);
   options.model = fit_model(options, *training);
-  options.model = train::tuned_model(options, *training, group, train::run_folder(options));
   std::optional<train::AutomaticPlan> automatic;
   if (find) automatic.emplace(take_found_plan(options, *training, group, *find));
+  options.model = train::tuned_model(options, *training, group, train::run_folder(options));
   const auto memory = train::check_memory_of(options, *training, group);
   // No rank may allocate tensors before rank 0 has accepted them.
   group.barrier({.label = "memory check"});

@@ -68,8 +68,51 @@ constexpr std::array<std::pair<const char*, int TensorCut::*>, 5> kCutCounts{
      {"backward_sums", &TensorCut::backward_sums},
      {"backward_gathers", &TensorCut::backward_gathers}}};
 
+constexpr std::array<std::pair<const char*, double ContextCut::*>, 7> kContextNumbers{
+    {{"time_share", &ContextCut::time_share},
+     {"workspace_share", &ContextCut::workspace_share},
+     {"saved_bytes", &ContextCut::saved_bytes},
+     {"attention_share", &ContextCut::attention_share},
+     {"pair_bytes", &ContextCut::pair_bytes},
+     {"pair_gradient_bytes", &ContextCut::pair_gradient_bytes},
+     {"exchanged_bytes", &ContextCut::exchanged_bytes}}};
+
+constexpr std::array<std::pair<const char*, int ContextCut::*>, 3> kContextCounts{
+    {{"tokens", &ContextCut::tokens},
+     {"heads", &ContextCut::heads},
+     {"exchanges", &ContextCut::exchanges}}};
+
 constexpr std::array<std::pair<const char*, MeasuredLink Profile::*>, 3> kMeasuredLinks{
     {{"group", &Profile::group}, {"host", &Profile::host}, {"network", &Profile::network}}};
+
+int read_count(const JsonField& field, const char* key) {
+  constexpr double kMost = 1e6;
+  const double value = field.number_or(key, 0);
+  if (value != std::floor(value) || value > kMost) {
+    field.member(key).fail(fmt::format("{:g}", value), "a whole number from 0 to 10^6");
+  }
+  return static_cast<int>(value);
+}
+
+void require_share(const JsonField& field, const char* what, double sum) {
+  constexpr double kRounding = 1e-9;
+  if (sum <= 1 + kRounding) return;
+  field.fail(fmt::format("{} {:g}", what, sum), "at most 1");
+}
+
+ContextCut read_context(const JsonField& field) {
+  std::vector<std::string> keys;
+  for (const auto& [key, member] : kContextNumbers) keys.emplace_back(key);
+  for (const auto& [key, member] : kContextCounts) keys.emplace_back(key);
+  field.require_keys(keys);
+  ContextCut cut;
+  for (const auto& [key, member] : kContextNumbers) cut.*member = field.number_or(key, 0);
+  for (const auto& [key, member] : kContextCounts) cut.*member = read_count(field, key);
+  require_share(field, "time_share", cut.time_share);
+  require_share(field, "workspace_share", cut.workspace_share);
+  require_share(field, "attention_share", cut.attention_share);
+  return cut;
+}
 
 TensorCut read_cut(const JsonField& field) {
   std::vector<std::string> keys{"cuts_output"};
@@ -78,23 +121,11 @@ TensorCut read_cut(const JsonField& field) {
   field.require_keys(keys);
   TensorCut cut;
   for (const auto& [key, member] : kCutNumbers) cut.*member = field.number_or(key, 0);
-  for (const auto& [key, member] : kCutCounts) {
-    constexpr double kMost = 1e6;
-    const double value = field.number_or(key, 0);
-    if (value != std::floor(value) || value > kMost) {
-      field.member(key).fail(fmt::format("{:g}", value), "a whole number from 0 to 10^6");
-    }
-    cut.*member = static_cast<int>(value);
-  }
+  for (const auto& [key, member] : kCutCounts) cut.*member = read_count(field, key);
   if (field.has("cuts_output")) cut.cuts_output = field.member("cuts_output").boolean();
-  const auto require_share = [&](const char* what, double sum) {
-    constexpr double kRounding = 1e-9;
-    if (sum <= 1 + kRounding) return;
-    field.fail(fmt::format("{} {:g}", what, sum), "at most 1");
-  };
-  require_share("time_share + token_time_share", cut.time_share + cut.token_time_share);
-  require_share("saved_share + token_saved_share", cut.saved_share + cut.token_saved_share);
-  require_share("parameter_share", cut.parameter_share);
+  require_share(field, "time_share + token_time_share", cut.time_share + cut.token_time_share);
+  require_share(field, "saved_share + token_saved_share", cut.saved_share + cut.token_saved_share);
+  require_share(field, "parameter_share", cut.parameter_share);
   return cut;
 }
 
@@ -109,7 +140,7 @@ double read_rate_or_none(const JsonField& field, std::string_view key) {
 }
 
 ProfiledBlock read_block(const JsonField& field) {
-  std::vector<std::string> keys{"name", "layer", "has_output_layer", "tensor"};
+  std::vector<std::string> keys{"name", "layer", "has_output_layer", "tensor", "context"};
   for (const auto& number : kNumbers) keys.emplace_back(number.key);
   for (const auto& [key, member] : kNumbersInStage) keys.emplace_back(key);
   field.require_keys(keys);
@@ -130,6 +161,7 @@ ProfiledBlock read_block(const JsonField& field) {
     block.has_output_layer = field.member("has_output_layer").boolean();
   }
   if (field.has("tensor")) block.tensor = read_cut(field.member("tensor"));
+  if (field.has("context")) block.context = read_context(field.member("context"));
   return block;
 }
 
@@ -187,6 +219,11 @@ nlohmann::ordered_json as_json(const ProfiledBlock& block) {
     for (const auto& [key, member] : kCutCounts) cut[key] = *block.tensor.*member;
     for (const auto& [key, member] : kCutNumbers) cut[key] = *block.tensor.*member;
     cut["cuts_output"] = block.tensor->cuts_output;
+  }
+  if (block.context) {
+    auto& cut = json["context"];
+    for (const auto& [key, member] : kContextCounts) cut[key] = *block.context.*member;
+    for (const auto& [key, member] : kContextNumbers) cut[key] = *block.context.*member;
   }
   return json;
 }

@@ -37,6 +37,27 @@ struct TensorCut {
   bool operator==(const TensorCut&) const = default;
 };
 
+// The parts of a block that c ranks of a context axis divide: each has 1/c of the tokens of every
+// sample (docs/context-parallelism.md). Shares are of the block's numbers, from 0 to 1.
+struct ContextCut {
+  int tokens = 0;              // 2 c must divide them; 0: any c
+  int heads = 0;               // method all_to_all: c must divide them; 0: any c
+  double time_share = 0;       // of times: a rank has 1/c of it, and all of the rest
+  double workspace_share = 0;  // the same for workspace_bytes
+  double saved_bytes = 0;      // that all ranks together keep; each has 1/c of them
+  // The part of the block's times in which it computes attention, beside which messages of method
+  // ring are under way.
+  double attention_share = 0;
+  double pair_bytes = 0;           // of the keys and values of all tokens
+  double pair_gradient_bytes = 0;  // of their gradients, as a ring sends them
+  // Method all_to_all: the number of its exchanges in each pass, and the bytes of all their
+  // tensors, with all tokens.
+  int exchanges = 0;
+  double exchanged_bytes = 0;
+
+  bool operator==(const ContextCut&) const = default;
+};
+
 // Bytes of a block that depend on its stage and on what is recomputed there.
 struct BlockInStage {
   double fixed_bytes = 0;             // of buffers, and of parameters that are not trained
@@ -85,6 +106,8 @@ struct ProfiledBlock {
 
   // Nothing: every rank of a tensor axis computes and holds the whole block.
   std::optional<TensorCut> tensor = {};
+  // Nothing: every rank of a context axis computes the block for all tokens.
+  std::optional<ContextCut> context = {};
 
   double backward() const { return backward_input + backward_weight; }
   double seconds() const { return forward + backward(); }
@@ -150,14 +173,17 @@ struct PassesInStep {
 //        "tensor": {"units": 4, "tokens": 64, "time_share": 0.9, "parameter_share": 0.95,
 //                   "saved_share": 0.7, "token_time_share": 0.1, "token_saved_share": 0.3,
 //                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2,
-//                   "backward_gathers": 2, "sum_bytes": 4096}}],
+//                   "backward_gathers": 2, "sum_bytes": 4096},
+//        "context": {"tokens": 64, "heads": 4, "time_share": 1, "workspace_share": 0.8,
+//                    "saved_bytes": 8192, "attention_share": 0.2, "pair_bytes": 8192,
+//                    "pair_gradient_bytes": 8192, "exchanges": 4, "exchanged_bytes": 16384}}],
 //     "edges": [["stem", "head"]]
 //   }
 //
 // `blocks`, and the name, the times and the bytes of each block except for those from
-// workspace_bytes on are required; in `tensor`, nothing is. Without weight_saved_share, it is 0.5.
-// A missing number is 0, a missing condition false. Without `edges`, each block reads the output of
-// the one before it.
+// workspace_bytes on are required; in `tensor` and `context`, nothing is. Without
+// weight_saved_share, it is 0.5. A missing number is 0, a missing condition false. Without `edges`,
+// each block reads the output of the one before it.
 struct Profile {
   ProfiledModel model = {};
   std::string device = {};       // on which the times were measured

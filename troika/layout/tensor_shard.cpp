@@ -21,6 +21,14 @@ bool has_cut(const Profile& profile) {
                              [](const ProfiledBlock& block) { return block.tensor.has_value(); });
 }
 
+// A rank has its share of the heads, and of their keys and values.
+void shard_attention(ContextCut& cut, int ranks, double time) {
+  cut.attention_share = time > 0 ? std::min(1.0, cut.attention_share / ranks / time) : 0;
+  cut.pair_bytes /= ranks;
+  cut.pair_gradient_bytes /= ranks;
+  cut.exchanged_bytes /= ranks;
+}
+
 void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   const auto& cut = block.tensor;
   if (!cut) return;
@@ -40,6 +48,7 @@ void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   block.forward *= time;
   block.backward_input *= time;
   block.backward_weight *= time;
+  if (block.context) shard_attention(*block.context, ranks, time);
   const double saved = left(cut->saved_share, cut->token_saved_share);
   block.saved_bytes *= saved;
   block.workspace_bytes *= saved;

@@ -33,16 +33,25 @@ bool is_one_of(const torch::nn::Module& module) {
   return (dynamic_cast<const Modules*>(&module) || ...);
 }
 
-// The masks of sdpa are not keyed.
-void require_attention(const nn::Model& model) {
-  if (!model.options() || model.options()->dropout == 0) return;
+// A ring has one implementation, and the masks of sdpa are not keyed.
+void require_attention(const nn::Model& model, layout::ContextMethod method) {
+  const bool has_dropout = model.options() && model.options()->dropout > 0;
+  const auto refuse = [](const char* what, nn::Attention got, const char* expected) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = what,
+                 .got = "model.attn_implementation " + nn::attention_name(got),
+                 .expected = expected});
+  };
   for (const auto& module : model.modules(/*include_self=*/false)) {
     const auto* const attends = dynamic_cast<const nn::AttentionModule*>(module.get());
-    if (!attends || attends->attention() != nn::Attention::sdpa) continue;
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "dropout of attention over a context axis is keyed",
-                 .got = "model.attn_implementation sdpa",
-                 .expected = "auto or eager"});
+    if (!attends || attends->attention() == nn::Attention::automatic) continue;
+    if (method == layout::ContextMethod::ring) {
+      refuse("context method ring computes attention by itself", attends->attention(),
+             "auto, or the method all_to_all");
+    } else if (has_dropout && attends->attention() == nn::Attention::sdpa) {
+      refuse("dropout of attention over a context axis is keyed", attends->attention(),
+             "auto or eager");
+    }
   }
 }
 
@@ -91,10 +100,8 @@ size_t require_context(const nn::Model& model, const SplitTable& table, int rank
                     model.input_names().size(), model.has_output_layer() ? "with an" : "without"),
         "one input, and a last block with an nn::OutputLayer");
   }
-  if (method == layout::ContextMethod::all_to_all) {
-    require_attention(model);
-    require_heads(modules, ranks, tensor_ranks);
-  }
+  require_attention(model, method);
+  if (method == layout::ContextMethod::all_to_all) require_heads(modules, ranks, tensor_ranks);
   return *embedding;
 }
 

@@ -1,17 +1,28 @@
-// The tensor axes of the search: their sizes, links and sums.
+// The tensor and context axes of the search: their sizes, links, sums and messages.
 #include <algorithm>
 
 #include "troika/base/error.h"
+#include "troika/layout/context_shard.h"
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/search/step_model.h"
 
 namespace troika::plan {
 
+using layout::ContextMethod;
+using layout::ContextRounds;
 using layout::Link;
 using layout::Profile;
 
+namespace {
+
+bool is_among(const std::vector<int>& numbers, int wanted) {
+  return wanted == 1 || std::ranges::count(numbers, wanted) > 0;
+}
+
+}  // namespace
+
 void StepModel::find_axes() {
-  axes_ = {TensorAxis{}};
+  axes_ = {BlockAxes{}};
   const auto& cluster = problem_.cluster;
   if (!problem_.cuts_layers || problem_.straight) return;
   const auto fill_hosts = [&](int ranks) {
@@ -21,43 +32,104 @@ void StepModel::find_axes() {
     }
     return true;
   };
-  for (const int ranks : layout::tensor_ranks(problem_.profiles.front(), cluster.ranks())) {
-    const auto fits = [&](const Profile& profile) {
-      return std::ranges::count(layout::tensor_ranks(profile, ranks), ranks) > 0;
-    };
-    if (!fill_hosts(ranks) || !std::ranges::all_of(problem_.profiles, fits)) continue;
-    axes_.push_back({.ranks = ranks});
-    const bool gains = std::ranges::all_of(problem_.profiles, [&](const Profile& profile) {
-      return layout::may_cut_tokens(profile, ranks);
-    });
-    if (gains) axes_.push_back({.ranks = ranks, .sequence = true});
+  const auto numbers = [&](std::vector<int> (&of)(const Profile&, int)) {
+    std::vector<int> all{1};
+    for (const int ranks : of(problem_.profiles.front(), cluster.ranks())) {
+      const auto fits = [&](const Profile& profile) { return is_among(of(profile, ranks), ranks); };
+      if (std::ranges::all_of(problem_.profiles, fits)) all.push_back(ranks);
+    }
+    return all;
+  };
+  for (const int context : numbers(layout::context_ranks)) {
+    for (const int tensor : numbers(layout::tensor_ranks)) {
+      if (tensor * context == 1 || !fill_hosts(tensor * context)) continue;
+      axes_.push_back({.tensor = tensor, .context = context});
+      const bool gains = std::ranges::all_of(problem_.profiles, [&](const Profile& profile) {
+        return layout::may_cut_tokens(layout::context_shard(profile, context), tensor);
+      });
+      if (tensor > 1 && gains) {
+        axes_.push_back({.tensor = tensor, .sequence = true, .context = context});
+      }
+    }
   }
 }
 
-Link StepModel::axis_link(const StepSettings& settings, int first) const {
-  if (settings.tensor.ranks == 1) return {};
+void StepModel::slow_down(Link& link, const Link& other) {
+  link.latency = std::max(link.latency, other.latency);
+  if (other.seconds_per_byte() > link.seconds_per_byte()) link.bandwidth = other.bandwidth;
+}
+
+Link StepModel::axis_link(size_t profile, int first, int count, int stride) const {
+  if (count == 1) return {};
   bool in_group = true;
-  for (int rank = first; rank < first + settings.tensor.ranks; ++rank) {
-    in_group = in_group && device(rank).group == device(first).group;
+  for (int i = 0; i < count; ++i) {
+    in_group = in_group && device(first + i * stride).group == device(first).group;
   }
-  return link(settings.profile, in_group ? layout::Level::group : layout::Level::host);
+  return link(profile, in_group ? layout::Level::group : layout::Level::host);
 }
 
-Link StepModel::fastest_axis(const StepSettings& settings) const {
-  auto fastest = axis_link(settings, 0);
-  const int ranks = settings.tensor.ranks;
-  for (int first = ranks; first < problem_.cluster.ranks(); first += ranks) {
-    const auto own = axis_link(settings, first);
-    fastest.latency = std::min(fastest.latency, own.latency);
-    if (own.seconds_per_byte() < fastest.seconds_per_byte()) fastest.bandwidth = own.bandwidth;
+Link StepModel::tensor_link(const StepSettings& settings, int first) const {
+  const auto& axes = settings.axes;
+  auto slowest = axis_link(settings.profile, first, axes.tensor, 1);
+  for (int i = 1; i < axes.context; ++i) {
+    slow_down(slowest, axis_link(settings.profile, first + i * axes.tensor, axes.tensor, 1));
   }
-  return fastest;
+  return slowest;
+}
+
+Link StepModel::context_link(const StepSettings& settings, int first) const {
+  const auto& axes = settings.axes;
+  auto slowest = axis_link(settings.profile, first, axes.context, axes.tensor);
+  for (int i = 1; i < axes.tensor; ++i) {
+    slow_down(slowest, axis_link(settings.profile, first + i, axes.context, axes.tensor));
+  }
+  return slowest;
+}
+
+StepModel::Rings StepModel::rings_of(const Profile& profile, int ranks, const Link& link,
+                                     double slowness) const {
+  Rings rings;
+  if (ranks == 1) return rings;
+  const auto seconds = [&](const std::vector<ContextRounds>& rounds) {
+    double sum = 0;
+    for (const auto& round : rounds) {
+      const double message = link.latency + round.bytes * link.seconds_per_byte();
+      sum += round.count *
+             layout::exposed_seconds(message, round.beside * slowness, profile.in_step.overlap);
+    }
+    return sum;
+  };
+  rings.forward = rings.backward = {0};
+  for (const size_t index : order_) {
+    const auto& block = profile.blocks[index];
+    rings.forward.push_back(rings.forward.back() +
+                            seconds(layout::forward_rounds(block, ranks, ContextMethod::ring)));
+    rings.backward.push_back(rings.backward.back() +
+                             seconds(layout::backward_rounds(block, ranks, ContextMethod::ring)));
+  }
+  return rings;
+}
+
+void StepModel::find_fastest(Sums& sums, const Profile& own, const StepSettings& settings) const {
+  const int ranks = settings.axes.ranks();
+  sums.fastest_axis = tensor_link(settings, 0);
+  auto ring = context_link(settings, 0);
+  const auto speed_up = [](Link& link, const Link& other) {
+    link.latency = std::min(link.latency, other.latency);
+    if (other.seconds_per_byte() < link.seconds_per_byte()) link.bandwidth = other.bandwidth;
+  };
+  for (int first = ranks; first + ranks <= problem_.cluster.ranks(); first += ranks) {
+    speed_up(sums.fastest_axis, tensor_link(settings, first));
+    speed_up(ring, context_link(settings, first));
+  }
+  const double most_hidden = own.in_step.overlap > 0 ? std::ranges::max(sums.slowness) : 0;
+  sums.rings = rings_of(own, settings.axes.context, ring, most_hidden);
 }
 
 const StepModel::Shard& StepModel::shard_of(const StepSettings& settings) const {
-  const auto axis = std::ranges::find(axes_, settings.tensor);
-  TROIKA_CHECK(axis != axes_.end(), "a tensor axis of the search");
-  return shards_[settings.profile * axes_.size() + static_cast<size_t>(axis - axes_.begin())];
+  const auto axes = std::ranges::find(axes_, settings.axes);
+  TROIKA_CHECK(axes != axes_.end(), "axes of the search");
+  return shards_[settings.profile * axes_.size() + static_cast<size_t>(axes - axes_.begin())];
 }
 
 namespace {
@@ -72,37 +144,45 @@ double sums_seconds(const Link& link, int ranks, double count, double bytes) {
   return 2 * gathers_seconds(link, ranks, count, bytes);
 }
 
+// Returns the part of sums before each position; 0 if there are none.
+double part_of_sums(const std::vector<double>& sums, size_t begin, size_t end) {
+  return sums.empty() ? 0 : sums[end] - sums[begin];
+}
+
 }  // namespace
 
-double StepModel::axis_forward_seconds(const StepSettings& settings, const Link& link, size_t begin,
-                                       size_t end) const {
-  const int ranks = settings.tensor.ranks;
-  if (ranks == 1) return 0;
+double StepModel::axis_forward_seconds(const StepSettings& settings, const Link& link,
+                                       const Rings& rings, size_t begin, size_t end) const {
+  if (settings.axes.ranks() == 1) return 0;
   const auto& sums = shard_of(settings).sums;
-  return sums_seconds(link, ranks, sums.forward_sums[end] - sums.forward_sums[begin],
-                      sums.forward_summed[end] - sums.forward_summed[begin]);
+  return sums_seconds(link, settings.axes.tensor, part_of_sums(sums.forward_sums, begin, end),
+                      part_of_sums(sums.forward_summed, begin, end)) +
+         part_of_sums(rings.forward, begin, end);
 }
 
 // Recomputation repeats those of the forward pass.
-double StepModel::axis_seconds(const StepSettings& settings, const Link& link, size_t begin,
-                               size_t end) const {
-  const int ranks = settings.tensor.ranks;
-  if (ranks == 1) return 0;
+double StepModel::axis_seconds(const StepSettings& settings, const Link& link, const Rings& rings,
+                               size_t begin, size_t end) const {
+  const auto& axes = settings.axes;
+  if (axes.ranks() == 1) return 0;
   const auto& sums = shard_of(settings).sums;
-  const double gathers = settings.tensor.sequence
-                             ? gathers_seconds(link, ranks, sums.gathers[end] - sums.gathers[begin],
-                                               sums.gathered[end] - sums.gathered[begin])
-                             : 0;
-  return (settings.recompute ? 2 : 1) * axis_forward_seconds(settings, link, begin, end) + gathers +
-         sums_seconds(link, ranks, sums.backward_sums[end] - sums.backward_sums[begin],
-                      sums.backward_summed[end] - sums.backward_summed[begin]);
+  const double gathers =
+      axes.sequence ? gathers_seconds(link, axes.tensor, part_of_sums(sums.gathers, begin, end),
+                                      part_of_sums(sums.gathered, begin, end))
+                    : 0;
+  return (settings.recompute ? 2 : 1) * axis_forward_seconds(settings, link, rings, begin, end) +
+         gathers +
+         sums_seconds(link, axes.tensor, part_of_sums(sums.backward_sums, begin, end),
+                      part_of_sums(sums.backward_summed, begin, end)) +
+         part_of_sums(rings.backward, begin, end);
 }
 
 StepModel::AxisSums StepModel::axis_sums(const StepSettings& settings, size_t begin, size_t end,
                                          int used, int replicas) const {
-  const auto& link = place_of(settings, used, replicas).axis;
-  const double forward = axis_forward_seconds(settings, link, begin, end);
-  return {.forward = forward, .backward = axis_seconds(settings, link, begin, end) - forward};
+  const auto& place = place_of(settings, used, replicas);
+  const double forward = axis_forward_seconds(settings, place.axis, place.rings, begin, end);
+  const double all = axis_seconds(settings, place.axis, place.rings, begin, end);
+  return {.forward = forward, .backward = all - forward};
 }
 
 }  // namespace troika::plan

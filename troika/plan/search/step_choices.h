@@ -1,6 +1,7 @@
 // The settings that the search tries.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "troika/plan/search/step_model.h"
@@ -10,14 +11,21 @@ namespace troika::plan {
 // The most devices of which the search tries every number.
 inline constexpr int kMostExactDevices = 16;
 
-// Returns all settings apart from the tensor axis and the number of devices, the simplest first.
-// `cuts_layers`: those for tensor axes of several ranks, as far as runs combine them.
-std::vector<StepSettings> all_settings(const StepModel& model, bool cuts_layers);
+// The axes whose ranks compute blocks together.
+enum class AxesKind {
+  none,
+  tensor,   // without a context axis
+  context,  // with a tensor axis or without one
+};
+inline constexpr std::array kAxesKinds{AxesKind::none, AxesKind::tensor, AxesKind::context};
 
-// Returns the settings on all numbers of devices, descending, for each tensor axis of one rank, or
-// with `cuts_layers` of several: those that the problem allows.
-std::vector<StepSettings> on_devices(const StepModel& model, StepSettings settings,
-                                     bool cuts_layers);
+// Returns all settings apart from the axes of this kind and the number of devices, the simplest
+// first, as far as runs combine them with these axes.
+std::vector<StepSettings> all_settings(const StepModel& model, AxesKind kind);
+
+// Returns the settings on all numbers of devices, descending, for each choice of axes of this kind:
+// those that the problem allows.
+std::vector<StepSettings> on_devices(const StepModel& model, StepSettings settings, AxesKind kind);
 
 // Whether `more` is `less` with more of its data in files, which is never faster.
 bool adds_offload(const StepSettings& more, const StepSettings& less);

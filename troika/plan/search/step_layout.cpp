@@ -27,7 +27,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   const size_t stages = plan.stages.size();
   layout::Plan result{.strategy = "auto",
                       .stages = {.parameters = profile.model.parameters,
-                                 .sequence_parallel = settings.tensor.sequence},
+                                 .sequence_parallel = settings.axes.sequence},
                       .micro_batches = micro_batches / replicas,
                       .precision = profile.precision,
                       .recompute = settings.recompute ? "full" : "none"};
@@ -48,13 +48,15 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   std::vector<std::string> names;
   for (const size_t block : model.order()) names.push_back(profile.blocks[block].name);
   result.stages.cut = layout::cut_text(ends, names);
-  const int on_axis = settings.tensor.ranks;
+  const auto& axes = settings.axes;
   const auto mesh_of = [&](std::string text) {
-    return layout::Mesh::parse(on_axis > 1 ? fmt::format("{} tensor={}", text, on_axis) : text);
+    if (axes.context > 1) text += fmt::format(" context={}", axes.context);
+    if (axes.tensor > 1) text += fmt::format(" tensor={}", axes.tensor);
+    return layout::Mesh::parse(text);
   };
   if (stages == 1) {
-    // ZeRO and a tensor axis are together only in stages of a pipeline.
-    const bool is_stage = on_axis > 1 && settings.zero_stage > 0;
+    // ZeRO and a tensor or context axis are together only in stages of a pipeline.
+    const bool is_stage = axes.ranks() > 1 && settings.zero_stage > 0;
     result.mesh = mesh_of(fmt::format("{}data={}", is_stage ? "pipeline=1 " : "", replicas));
     if (is_stage) result.schedule = schedule_name(StepFamily::pipeline, model.problem().weights);
     return result;

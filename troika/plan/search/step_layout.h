@@ -14,8 +14,8 @@ std::string schedule_name(StepFamily family, layout::StageWeights weights);
 // If the stages have different numbers of replicas, the plan has a custom schedule, in which each
 // replica has as many micro-batches in flight as StepModel assumes, and `micro_batches` counts
 // those of all replicas. Otherwise the schedule is a named one, and `micro_batches` counts those of
-// each replica. A tensor axis is the innermost. The cut names all blocks, also of a single stage,
-// so that the plan is refused for another model.
+// each replica. A tensor axis is the innermost, and a context axis is around it. The cut names all
+// blocks, also of a single stage, so that the plan is refused for another model.
 layout::Plan layout_of(const StepModel& model, const StepPlan& plan);
 
 }  // namespace troika::plan

@@ -84,10 +84,11 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
   const auto& sums = shard_of(settings).sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double trained = part(sums.parameters) + (begin > 0 ? part(sums.borrowed) : 0);
+  const int copies = settings.copies(replicas);
   const auto states =
       states_of(trained, part(sums.fixed),
                 {.zero_stage = settings.zero_stage,
-                 .ranks = static_cast<double>(replicas),
+                 .ranks = static_cast<double>(copies),
                  .optimizer_factor = settings.offloads_optimizer ? 0 : profile.optimizer_factor});
   const auto kept = kept_passes(settings, begin, end, used, replicas);
   const bool is_pipeline = settings.family != StepFamily::one_stage;
@@ -104,7 +105,7 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
                               .micro_batches = std::ceil(micro_batches / replicas),
                               .ahead = ahead},
                              profile.in_step.batches)};
-  if (replicas > 1 && settings.zero_stage >= 2) {
+  if (copies > 1 && settings.zero_stage >= 2) {
     std::vector<double> of_blocks;
     for (size_t i = begin; i < end; ++i) {
       of_blocks.push_back(sums.parameters[i + 1] - sums.parameters[i]);
@@ -112,7 +113,7 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
     const layout::GradientExchange exchange;
     parts.buckets = unsharded_bytes({.parameter_bytes = of_blocks,
                                      .zero_stage = settings.zero_stage,
-                                     .ranks = replicas,
+                                     .ranks = copies,
                                      .accumulates = micro_batches > replicas,
                                      .bucket_bytes = exchange.bucket_bytes,
                                      .first_bucket_bytes = exchange.first_bucket_bytes});
@@ -151,7 +152,7 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
     const double whole = kept.whole - (kept.runs_weight_part ? 1 : 2);
     const double others = kept.weight_part + (kept.runs_weight_part ? 0 : 1);
     take(whole, others, std::max(bytes.most_in_input_part, bytes.most_in_weight_part), gradients);
-  } else if (is_pipeline && settings.family != StepFamily::no_flushes && replicas == 1 &&
+  } else if (is_pipeline && settings.family != StepFamily::no_flushes && copies == 1 &&
              kept.whole == micro_batches) {
     // Without replicas, each step makes gradients anew. The first backward pass finds all
     // activations, later ones find fewer, but all gradients.

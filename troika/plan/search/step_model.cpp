@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/layout/context_shard.h"
 #include "troika/layout/device_rates.h"
 #include "troika/layout/tensor_shard.h"
 #include "troika/plan/errors/refuse.h"
@@ -96,12 +97,13 @@ StepModel::StepModel(StepProblem problem) : problem_(std::move(problem)) {
     links_.emplace_back(with_measured_links(problem_.cluster, problem_.profiles[i]));
     const auto slowness =
         layout::device_slowness(problem_.cluster, problem_.profiles[i].device_flops);
-    for (const auto& axis : axes_) {
-      auto own = layout::tensor_shard(problem_.profiles[i], axis.ranks, axis.sequence);
+    for (const auto& axes : axes_) {
+      auto own = layout::tensor_shard(layout::context_shard(problem_.profiles[i], axes.context),
+                                      axes.tensor, axes.sequence);
       auto sums = sums_of(own);
       sums.slowness = slowness;
       sums.least_slowness = std::ranges::min(slowness);
-      sums.fastest_axis = fastest_axis({.profile = i, .tensor = axis});
+      find_fastest(sums, own, {.profile = i, .axes = axes});
       SplitBackward backward(own, order_);
       shards_.push_back({std::move(own), std::move(sums), std::move(backward)});
     }
@@ -218,13 +220,15 @@ StepPlan StepModel::estimate(const StepSettings& settings,
 StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, int devices) const {
   const auto& sums = shard_of(settings).sums;
   const auto& axis = sums.fastest_axis;
+  const auto& rings = sums.rings;
   const auto rest = [&](const std::vector<double>& sum) {
     return (sum.back() - sum[begin]) * sums.least_slowness;
   };
   const double again = settings.recompute ? rest(sums.forward) : 0;
-  const double forward = rest(sums.forward) + axis_forward_seconds(settings, axis, begin, blocks());
+  const double forward =
+      rest(sums.forward) + axis_forward_seconds(settings, axis, rings, begin, blocks());
   const double pass = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight) +
-                      axis_seconds(settings, axis, begin, blocks());
+                      axis_seconds(settings, axis, rings, begin, blocks());
   const double all = static_cast<double>(micro_batches_[settings.profile]) / devices;
   const double others = std::max(0.0, all - 1);  // after the first one
   switch (settings.family) {
@@ -243,12 +247,12 @@ double StepModel::lower_bound() const {
   double least = kUnlimitedBytes;
   for (size_t i = 0; i < problem_.profiles.size(); ++i) {
     if (micro_batches_[i] == 0) continue;
-    for (const auto& axis : axes_) {
-      const StepSettings settings{.profile = i, .tensor = axis};
+    for (const auto& axes : axes_) {
+      const StepSettings settings{.profile = i, .axes = axes};
       const auto& sums = shard_of(settings).sums;
       const double once = sums.forward.back() + sums.input.back() + sums.weight.back();
-      const double on_axis = axis_seconds(settings, sums.fastest_axis, 0, blocks());
-      const double groups = problem_.cluster.ranks() / axis.ranks;
+      const double on_axis = axis_seconds(settings, sums.fastest_axis, sums.rings, 0, blocks());
+      const double groups = problem_.cluster.ranks() / axes.ranks();
       least = std::min(least, (once * sums.least_slowness + on_axis) * micro_batches_[i] / groups);
     }
   }

@@ -3,124 +3,19 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "troika/layout/cluster.h"
 #include "troika/layout/profile.h"
-#include "troika/layout/schedules/stage_weights.h"
 #include "troika/plan/memory/memory_parts.h"
 #include "troika/plan/memory/stage_bytes.h"
 #include "troika/plan/search/partial_cost.h"
+#include "troika/plan/search/step_plan.h"
 #include "troika/plan/simulation/cluster_links.h"
 #include "troika/plan/split_backward.h"
 
 namespace troika::plan {
-
-// A schedule, and the arrangement of stages and replicas on consecutive ranks.
-enum class StepFamily {
-  one_stage,      // replicas of the whole model
-  pipeline,       // 1f1b; any numbers of replicas, on consecutive ranks
-  pipeline_rows,  // 1f1b; equal numbers of replicas; stages on consecutive ranks: data=R pipeline=S
-  zero_bubble,    // zb-h1; equal numbers of replicas, on consecutive ranks
-  gpipe,          // equal numbers of replicas, on consecutive ranks
-  no_flushes      // StepProblem::weights; any numbers of replicas, on consecutive ranks
-};
-std::string_view name(StepFamily family);
-
-// The ranks that compute each block together, neighbours on one host.
-struct TensorAxis {
-  int ranks = 1;
-  bool sequence = false;  // sequence parallelism
-
-  bool operator==(const TensorAxis&) const = default;
-};
-
-// A plan without its stages.
-struct StepSettings {
-  size_t profile = 0;      // an index into StepProblem::profiles
-  bool recompute = false;  // each block keeps only its inputs and is recomputed
-  int zero_stage = 0;      // as layout::GradientExchange::zero_stage
-  StepFamily family = StepFamily::one_stage;
-  int devices = 1;  // the plan uses the first devices of the cluster
-  // Whether these are offloaded to files or to the host's memory. False for pipelines.
-  bool offloads_optimizer = false;  // the states of the optimizer
-  bool offloads_activations = false;
-  TensorAxis tensor = {};
-  // Gradients are averaged by summation servers: one on each spare host, and one beside each
-  // replica. Such a plan has one stage, and no ZeRO, tensor axis or offload.
-  bool sums = false;
-
-  // The devices in groups of a tensor axis: what a stage's replicas count.
-  int groups() const { return devices / tensor.ranks; }
-  bool operator==(const StepSettings&) const = default;
-};
-
-// The seconds that offload adds to plans of one stage.
-struct OffloadSeconds {
-  double optimizer = 0;  // to a step of the optimizer, for all parameters
-  double pass = 0;       // to the passes of a micro-batch without recomputation
-};
-
-// The bytes of a device under a plan.
-struct DeviceBytes {
-  double step = 0;  // in a training step
-  double most = 0;  // at any time, also in validations
-};
-
-struct StepProblem {
-  // Profiles of one model with the same blocks: one for each combination of precision and
-  // micro-batch size that the search may choose.
-  std::vector<layout::Profile> profiles = {};
-  layout::Cluster cluster = {};  // unknown links are those of the profile, or take no time
-  double global_batch = 0;       // samples of an optimizer step
-  std::optional<double> memory_bytes = {};  // of each device, beside the cluster's
-  bool straight = false;                    // no stage is replicated
-  double compression_ratio = 1;             // of activations between stages
-  // Whether the search considers plans with a tensor axis, for profiles with cut blocks. It does
-  // not with `straight`.
-  bool cuts_layers = false;
-
-  // Other than synchronous: the search also considers pipelines without flushes, with these
-  // weights, whose gradients are those of older weights.
-  layout::StageWeights weights = layout::StageWeights::synchronous;
-
-  // Restrictions of the search to plans that can be run.
-  bool uses_all_devices = false;
-  // Whether plans with these settings may be chosen; `is_uneven`: with different numbers of
-  // replicas of stages. Empty: all.
-  std::function<bool(const StepSettings&, bool is_uneven)> allows = {};
-  // The bytes of a device under a plan of one stage, if they are known better than from the
-  // profile; nothing: they are not. Empty: they are not for any plan.
-  std::function<std::optional<DeviceBytes>(const StepSettings&)> one_stage_bytes = {};
-  // One for each profile; empty: plans with offload are not considered.
-  std::vector<OffloadSeconds> offload = {};
-};
-
-struct StepStage {
-  size_t end = 0;    // one past the last block, in the order of StepModel::order()
-  int replicas = 1;  // each on a device, or on a group of devices of a tensor axis
-
-  bool operator==(const StepStage&) const = default;
-};
-
-struct StepPlan {
-  StepSettings settings = {};
-  std::vector<StepStage> stages = {};
-  double seconds = 0;                     // of an optimizer step
-  std::vector<double> memory_bytes = {};  // of a device of each stage, in a training step
-  // The maximum over devices of the bytes needed beyond their memory; <= 0 if all stages fit.
-  double lacking_bytes = 0;
-
-  // Whether each device has the whole model.
-  bool is_whole() const {
-    return settings.family == StepFamily::one_stage && settings.tensor.ranks == 1;
-  }
-};
 
 // The seconds of the parts of a micro-batch's pass in a stage. `input` is the whole backward pass
 // if the stage does not split it.
@@ -162,7 +57,10 @@ struct PassSeconds {
 // On a tensor axis, a group of devices takes the place of a device. It computes the blocks of
 // layout::tensor_shard(), with the sums over the axis as rings in each pass, and waits for its
 // latest device in each block. The devices at the same place of their groups average gradients and
-// exchange messages, all at the same time.
+// exchange messages, all at the same time. With a context axis, a group has several tensor axes,
+// each with a part of the tokens (layout::context_shard()), and all of its devices on that axis
+// average, too. Its passes also take the messages of rings, as far as attention does not hide them
+// (layout::exposed_seconds()).
 class StepModel {
  public:
   // Throws Error(usage) for profiles of different models, for two profiles of the same precision
@@ -183,10 +81,15 @@ class StepModel {
     return micro_batches(profile) % replicas == 0;
   }
 
-  // The tensor axes that the search considers, that of one rank first: tensor_ranks() of all
-  // profiles on which the groups fill each host, and the same with sequence parallelism where it
-  // divides more.
-  const std::vector<TensorAxis>& tensor_axes() const { return axes_; }
+  // The groups that the search considers, that of one rank first: tensor_ranks() and
+  // context_ranks() of all profiles on which the groups fill each host, and the same with sequence
+  // parallelism where it divides more.
+  const std::vector<BlockAxes>& block_axes() const { return axes_; }
+
+  // Returns the blocks as one of the ranks that compute them together has them.
+  const layout::Profile& profile_of_rank(const StepSettings& settings) const {
+    return shard_of(settings).profile;
+  }
 
   // Whether the search considers only stages with the same number of replicas.
   bool has_even_stages(const StepSettings& settings) const;
@@ -196,7 +99,8 @@ class StepModel {
   OffloadSeconds offload_seconds(const StepSettings& settings) const;
 
   // Returns the cost of a stage with blocks [begin, end) on `replicas` devices. Earlier stages have
-  // the first `used` devices. Here and below, devices on a tensor axis are counted by groups.
+  // the first `used` devices. Here and below, devices are counted by groups that compute blocks
+  // together.
   StageCost stage(const StepSettings& settings, size_t begin, size_t end, int used,
                   int replicas) const;
   // Returns the cost of the messages between two stages. The first stage ends at block `end` and
@@ -221,7 +125,8 @@ class StepModel {
   // Returns the mean pass of a micro-batch in a stage of a pipeline.
   PassSeconds mean_pass(const StepSettings& settings, size_t begin, size_t end, int used,
                         int replicas) const;
-  // Returns the seconds of the sums over the tensor axis in the passes of a micro-batch in a stage.
+  // Returns the seconds of the sums over the tensor axis, and of the messages on the context axis
+  // that attention does not hide, in the passes of a micro-batch in a stage.
   struct AxisSums {
     double forward = 0;
     double backward = 0;  // with those of recomputation
@@ -256,6 +161,10 @@ class StepModel {
   Least least(const StepSettings& settings, size_t begin, int devices) const;
 
  private:
+  // The seconds of messages of rings, added up over the blocks before each position in order().
+  struct Rings {
+    std::vector<double> forward, backward;
+  };
   // Sums over the blocks before each position in order().
   struct Sums {
     std::vector<double> forward, input, weight, deviation, variance, saved, inputs, parameters;
@@ -269,8 +178,9 @@ class StepModel {
     std::vector<double> slowness;           // by device
     double least_slowness = 1;
     layout::Link fastest_axis = {};  // at least as fast as any tensor axis
+    Rings rings = {};                // at most as long as those of any context axis
   };
-  // A profile as a rank of a tensor axis has it.
+  // A profile as a rank of a group that computes blocks together has it.
   struct Shard {
     layout::Profile profile;
     Sums sums;
@@ -280,11 +190,12 @@ class StepModel {
     double slowness = 1, capacity = 0;
     int hosts = 1, fullest = 1;  // of the ranks of a stage
     double share = 1;            // of the network's bandwidth
-    // How late the slowest replica is, and the slowest rank of a tensor axis, in standard
-    // deviations.
+    // How late the slowest replica is, and the slowest rank that computes the same blocks, in
+    // standard deviations.
     double lateness = 0, axis_lateness = 0;
     layout::Link inside = {}, between = {};
     layout::Link axis = {};  // of the slowest tensor axis
+    Rings rings = {};        // of the slowest context axis
   };
   // The messages between two stages.
   struct Crossing {
@@ -295,21 +206,32 @@ class StepModel {
   void find_axes();
   Sums sums_of(const layout::Profile& profile) const;
   const Shard& shard_of(const StepSettings& settings) const;
-  // The seconds of the sums over a tensor axis with this link in the passes of blocks [begin, end).
-  double axis_seconds(const StepSettings& settings, const layout::Link& link, size_t begin,
-                      size_t end) const;
+  // The seconds of the sums over a tensor axis with this link, and of rings, in the passes of
+  // blocks [begin, end).
+  double axis_seconds(const StepSettings& settings, const layout::Link& link, const Rings& rings,
+                      size_t begin, size_t end) const;
   // Returns the part of axis_seconds() in the forward passes, without recomputation.
-  double axis_forward_seconds(const StepSettings& settings, const layout::Link& link, size_t begin,
-                              size_t end) const;
+  double axis_forward_seconds(const StepSettings& settings, const layout::Link& link,
+                              const Rings& rings, size_t begin, size_t end) const;
   const layout::Devices& device(int rank) const;
   // Returns the rank of the first device of a replica.
   int rank_of(const StepSettings& settings, int used, int replicas, int replica) const;
-  // Returns the link of the tensor axis whose first rank this is.
-  layout::Link axis_link(const StepSettings& settings, int first) const;
-  // Returns a link that is at least as fast as that of any tensor axis.
-  layout::Link fastest_axis(const StepSettings& settings) const;
+  // Makes a link as slow as the slower of both in each number.
+  static void slow_down(layout::Link& link, const layout::Link& other);
+  // Returns the link between these ranks of a host, each `stride` after the one before.
+  layout::Link axis_link(size_t profile, int first, int count, int stride) const;
+  // Return the slowest link among the tensor axes and among the context axes of a group that begins
+  // with this rank.
+  layout::Link tensor_link(const StepSettings& settings, int first) const;
+  layout::Link context_link(const StepSettings& settings, int first) const;
+  // Returns the rings of a profile as context_shard() gives it, over this link, on devices of this
+  // slowness.
+  Rings rings_of(const layout::Profile& profile, int ranks, const layout::Link& link,
+                 double slowness) const;
+  // Set Sums::fastest_axis and Sums::rings.
+  void find_fastest(Sums& sums, const layout::Profile& own, const StepSettings& settings) const;
   // Returns numbers that differ between settings whose stages are on different ranks.
-  static std::array<int, 2> arrangement(const StepSettings& settings);
+  static std::array<int, 3> arrangement(const StepSettings& settings);
   const Place& place_of(const StepSettings& settings, int used, int replicas) const;
   Place find_place(const StepSettings& settings, int used, int replicas) const;
   const Crossing& crossing_of(const StepSettings& settings, int used, int replicas,
@@ -328,21 +250,21 @@ class StepModel {
   // step. A bucket of gradients is reduced once the backward passes of its blocks have ended,
   // beside those of the blocks before; each second of both adds 1 - overlap to these.
   double exposed_reduction(const StepSettings& settings, size_t begin, size_t end,
-                           const Place& place, int replicas, double seconds) const;
+                           const Place& place, int copies, double seconds) const;
   // The seconds that the gather of ZeRO stage 3 adds to a pass of so many seconds, and those of the
   // pass beside which it runs.
   struct Gather {
     double exposed = 0, hidden = 0;
   };
   Gather gather(const StepSettings& settings, size_t begin, size_t end, const Place& place,
-                int replicas, double pass) const;
+                int copies, double pass) const;
   // Returns the part of the passes of blocks [begin, end) for which all their parameters must have
   // been gathered.
   double part_after_gather(const StepSettings& settings, size_t begin, size_t end) const;
   // The seconds of an all-reduce.
-  double average_seconds(const Place& place, int replicas, double bytes) const;
+  double average_seconds(const Place& place, int copies, double bytes) const;
   // The seconds of a reduce-scatter and an all-gather, of which each takes half.
-  double sharded_seconds(const Place& place, int replicas, double bytes) const;
+  double sharded_seconds(const Place& place, int copies, double bytes) const;
   // The same by summation servers, as the simulation computes it.
   double summation_seconds(const StepSettings& settings, int replicas, double bytes) const;
   // Micro-batches whose activations a device of a stage keeps.
@@ -364,14 +286,14 @@ class StepModel {
   std::vector<size_t> order_;
   std::vector<int> micro_batches_;
   std::vector<size_t> rows_;  // of the cluster's devices, by rank
-  std::vector<TensorAxis> axes_;
+  std::vector<BlockAxes> axes_;
   std::vector<Shard> shards_;        // for each profile, those of all axes_
   std::vector<ClusterLinks> links_;  // by profile
   // Keys: profile, arrangement, used devices and replicas; for crossings, arrangement, used
   // devices, replicas and the next stage's replicas. Filled by const functions, so a model may be
   // used by only one thread at a time.
-  mutable std::map<std::array<int, 5>, Place> places_;
-  mutable std::map<std::array<int, 5>, Crossing> crossings_;
+  mutable std::map<std::array<int, 6>, Place> places_;
+  mutable std::map<std::array<int, 6>, Crossing> crossings_;
 };
 
 }  // namespace troika::plan

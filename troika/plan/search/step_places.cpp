@@ -18,12 +18,12 @@ const layout::Devices& StepModel::device(int rank) const {
   return problem_.cluster.devices[rows_[static_cast<size_t>(rank)]];
 }
 
-// The tensor axis is the innermost.
+// The tensor axis is the innermost, inside the context axis.
 int StepModel::rank_of(const StepSettings& settings, int used, int replicas, int replica) const {
   const int group = settings.family == StepFamily::pipeline_rows
                         ? replica * (settings.groups() / replicas) + used / replicas
                         : used + replica;
-  return group * settings.tensor.ranks;
+  return group * settings.axes.ranks();
 }
 
 Link StepModel::link(size_t profile, layout::Level level) const {
@@ -42,15 +42,15 @@ Link StepModel::link(size_t profile, layout::Level level) const {
   }
 }
 
-std::array<int, 2> StepModel::arrangement(const StepSettings& settings) {
+std::array<int, 3> StepModel::arrangement(const StepSettings& settings) {
   return {settings.family == StepFamily::pipeline_rows ? settings.groups() : 0,
-          settings.tensor.ranks};
+          settings.axes.tensor, settings.axes.context};
 }
 
 const StepModel::Place& StepModel::place_of(const StepSettings& settings, int used,
                                             int replicas) const {
-  const auto [rows, ranks] = arrangement(settings);
-  const std::array key{static_cast<int>(settings.profile), rows, ranks, used, replicas};
+  const auto [rows, tensor, context] = arrangement(settings);
+  const std::array key{static_cast<int>(settings.profile), rows, tensor, context, used, replicas};
   const auto found = places_.find(key);
   if (found != places_.end()) return found->second;
   return places_[key] = find_place(settings, used, replicas);
@@ -60,8 +60,9 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
   Place place{.slowness = 0,
               .capacity = problem_.memory_bytes.value_or(std::numeric_limits<double>::infinity())};
   const auto& slowness = shard_of(settings).sums.slowness;
-  const int ranks = settings.tensor.ranks;
+  const int ranks = settings.axes.ranks(), tensor = settings.axes.tensor;
   std::map<int, int> replicas_of_hosts;
+  Link ring;
   // The groups that average: one for each place on the tensor axis.
   std::set<std::array<int, 3>> groups;
   for (int i = 0; i < replicas; ++i) {
@@ -72,40 +73,38 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
       if (own.memory_bytes > 0) {
         place.capacity = std::min(place.capacity, static_cast<double>(own.memory_bytes));
       }
-      groups.insert({on_axis, own.host, own.group});
+      groups.insert({on_axis % tensor, own.host, own.group});
     }
     ++replicas_of_hosts[device(first).host];
-    const auto axis = axis_link(settings, first);
-    place.axis.latency = std::max(place.axis.latency, axis.latency);
-    if (i == 0 || axis.seconds_per_byte() > place.axis.seconds_per_byte()) {
-      place.axis.bandwidth = axis.bandwidth;
-    }
+    slow_down(place.axis, tensor_link(settings, first));
+    slow_down(ring, context_link(settings, first));
   }
   place.lateness = expected_maximum(replicas);
   place.axis_lateness = expected_maximum(ranks);
   place.hosts = static_cast<int>(replicas_of_hosts.size());
   for (const auto& [host, count] : replicas_of_hosts) {
-    place.fullest = std::max(place.fullest, count);
+    place.fullest = std::max(place.fullest, settings.copies(count));
   }
-  const bool in_groups = static_cast<int>(groups.size()) == place.hosts * ranks;
+  place.rings = rings_of(shard_of(settings).profile, settings.axes.context, ring, place.slowness);
+  const bool in_groups = static_cast<int>(groups.size()) == place.hosts * tensor;
   place.inside = link(settings.profile, in_groups ? layout::Level::group : layout::Level::host);
   place.between = link(settings.profile, layout::Level::network);
-  place.share = ranks;
+  place.share = tensor;
   if (settings.family == StepFamily::pipeline_rows) {
     // All stages average at the same time.
     int on_host = 0;
     const int host = device(rank_of(settings, used, replicas, 0)).host;
     for (int rank = 0; rank < settings.devices; ++rank)
       on_host += device(rank).host == host ? 1 : 0;
-    place.share = static_cast<double>(on_host) / replicas_of_hosts[host];
+    place.share = static_cast<double>(on_host) / settings.copies(replicas_of_hosts[host]);
   }
   return place;
 }
 
 const StepModel::Crossing& StepModel::crossing_of(const StepSettings& settings, int used,
                                                   int replicas, int next_replicas) const {
-  const auto [rows, ranks] = arrangement(settings);
-  const std::array key{rows, ranks, used, replicas, next_replicas};
+  const auto [rows, tensor, context] = arrangement(settings);
+  const std::array key{rows, tensor, context, used, replicas, next_replicas};
   const auto found = crossings_.find(key);
   if (found != crossings_.end()) return found->second;
   return crossings_[key] = find_crossing(settings, used, replicas, next_replicas);
@@ -116,10 +115,10 @@ const StepModel::Crossing& StepModel::crossing_of(const StepSettings& settings, 
 // equal modulo the greatest common divisor, otherwise none.
 StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int used, int replicas,
                                              int next_replicas) const {
-  const int classes = std::gcd(replicas, next_replicas), ranks = settings.tensor.ranks;
+  const int classes = std::gcd(replicas, next_replicas), ranks = settings.axes.ranks();
   using Counts = std::map<std::pair<int, int>, int>;  // of ranks, by class and host
   Counts senders, receivers;
-  // Receivers, by class, place on the tensor axis, host and group.
+  // Receivers, by class, place in the group that computes blocks together, host and group.
   std::map<std::array<int, 4>, int> in_groups;
   for (int i = 0; i < next_replicas; ++i) {
     const int to = rank_of(settings, used + replicas, next_replicas, i);
@@ -159,7 +158,7 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
     for (const auto& [host, count] : *messages) most = std::max(most, count);
   }
   has(layout::Level::network) = most > 0;
-  // Each rank of a tensor axis sends its message.
+  // Each rank that computes the stage sends its message.
   crossing.port_share = static_cast<double>(most) * ranks / std::lcm(replicas, next_replicas);
   return crossing;
 }
@@ -167,7 +166,7 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
 bool StepModel::has_even_stages(const StepSettings& settings) const {
   const auto family = settings.family;
   if (family == StepFamily::one_stage) return false;
-  if (settings.tensor.ranks > 1) return true;  // as runs need them
+  if (settings.axes.ranks() > 1) return true;  // as runs need them
   // Uneven stages of 2BW may have more micro-batches in flight than a step has.
   const bool is_2bw =
       family == StepFamily::no_flushes && problem_.weights == layout::StageWeights::double_buffered;

@@ -80,11 +80,11 @@ double StepModel::replayed_seconds(const StepSettings& settings,
       const int from = ranks.front().device, next = stages[i + 1].replicas;
       const int to = rank_of(settings, used + replicas, next, 0);
       if (device(from).host != device(to).host) {
-        // Each rank of a tensor axis sends its message.
+        // Each rank that computes the stage sends its message.
         const auto& crossing = crossing_of(settings, used, replicas, next);
         pipeline.output_bytes.back() *=
             one_of_all ? std::max(1.0, crossing.port_share * std::min(replicas, next))
-                       : settings.tensor.ranks;
+                       : settings.axes.ranks();
       }
     }
     begin = end;

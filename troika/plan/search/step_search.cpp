@@ -61,9 +61,9 @@ class Alternatives {
         many_(places_of(model, kMostEvenPlaces)) {
     result_.lower_bound = model.lower_bound();
     result_.is_exact = visits_all();
-    for (const bool cuts_layers : {false, true}) {
-      for (const auto& settings : all_settings(model, cuts_layers)) {
-        kinds_.push_back({settings, cuts_layers});
+    for (const auto axes : kAxesKinds) {
+      for (const auto& settings : all_settings(model, axes)) {
+        kinds_.push_back({settings, axes});
       }
     }
   }
@@ -82,7 +82,7 @@ class Alternatives {
  private:
   struct Kind {
     StepSettings settings = {};
-    bool cuts_layers = false;
+    AxesKind axes = AxesKind::none;
   };
 
   // Whether the model and the cluster are small enough to consider all plans.
@@ -93,7 +93,7 @@ class Alternatives {
     return model_.has_even_stages(settings) ? many_ : some_;
   }
   std::vector<StepSettings> settings_of(const Kind& kind) const {
-    return on_devices(model_, kind.settings, kind.cuts_layers);
+    return on_devices(model_, kind.settings, kind.axes);
   }
 
   void add_best(size_t number) {
@@ -101,13 +101,13 @@ class Alternatives {
     const bool fits_already = std::ranges::any_of(result_.alternatives, [&](const StepPlan& plan) {
       return plan.lacking_bytes <= 0 && adds_offload(kind.settings, plan.settings);
     });
-    if (!kind.cuts_layers && fits_already) return;
+    if (kind.axes == AxesKind::none && fits_already) return;
     std::optional<StepPlan> fastest, nearest;
     for (const auto& settings : settings_of(kind)) {
-      // Among plans of equal time, keeps the one with the smaller tensor axis, and then the one
+      // Among plans of equal time, keeps the one with the earlier axes, and then the one
       // with fewer devices.
       const auto limit = [&](const std::optional<StepPlan>& known, double value) {
-        return !known || known->settings.tensor == settings.tensor ? up_to(value) : value;
+        return !known || known->settings.axes == settings.axes ? up_to(value) : value;
       };
       auto plan = fastest_stages(model_, settings, places(settings), 0,
                                  limit(fastest, fastest ? fastest->seconds : kNoTime));
@@ -119,8 +119,9 @@ class Alternatives {
     }
     if (!fastest && !nearest) return;
     const auto& estimated = fastest ? *fastest : *nearest;
-    const bool is_replicated = std::ranges::any_of(
-        estimated.stages, [](const StepStage& stage) { return stage.replicas > 1; });
+    const bool is_replicated = std::ranges::any_of(estimated.stages, [&](const StepStage& stage) {
+      return estimated.settings.copies(stage.replicas) > 1;
+    });
     if (kind.settings.zero_stage > 0 && !is_replicated) return;  // as without ZeRO
     const auto found = model_.price(estimated.settings, estimated.stages);
     if (fastest && (!result_.best || found.seconds < result_.best->seconds)) result_.best = found;

@@ -20,21 +20,21 @@ double ring_seconds(const Link& link, double share, int ranks, double bytes) {
 
 }  // namespace
 
-double StepModel::average_seconds(const Place& place, int replicas, double bytes) const {
-  if (bytes <= 0 || replicas == 1) return 0;
-  if (place.hosts == 1) return ring_seconds(place.inside, 1, replicas, bytes);
-  double flat = ring_seconds(place.between, place.share, replicas, bytes);
+double StepModel::average_seconds(const Place& place, int copies, double bytes) const {
+  if (bytes <= 0 || copies == 1) return 0;
+  if (place.hosts == 1) return ring_seconds(place.inside, 1, copies, bytes);
+  double flat = ring_seconds(place.between, place.share, copies, bytes);
   if (place.fullest == 1) return flat;
   // The messages of a round inside hosts and between them progress together.
-  flat = std::max(flat, ring_seconds(place.inside, 1, replicas, bytes));
+  flat = std::max(flat, ring_seconds(place.inside, 1, copies, bytes));
   const double levels = ring_seconds(place.inside, 1, place.fullest, bytes) +
                         ring_seconds(place.between, place.share, place.hosts, bytes);
   return std::min(flat, levels);
 }
 
-double StepModel::sharded_seconds(const Place& place, int replicas, double bytes) const {
-  if (bytes <= 0 || replicas == 1) return 0;
-  if (place.hosts == 1 || place.fullest == 1) return average_seconds(place, replicas, bytes);
+double StepModel::sharded_seconds(const Place& place, int copies, double bytes) const {
+  if (bytes <= 0 || copies == 1) return 0;
+  if (place.hosts == 1 || place.fullest == 1) return average_seconds(place, copies, bytes);
   const double sent = bytes * (place.hosts - 1) / place.hosts;
   return ring_seconds(place.inside, 1, place.fullest, bytes) +
          2 * (place.between.latency + sent * place.share * place.between.seconds_per_byte());
@@ -74,13 +74,15 @@ PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, 
                                                 : std::sqrt(std::max(0.0, part(sums.variance)))) *
                           place.lateness +
                       part(sums.deviation) * place.axis_lateness;
+  const int copies = settings.copies(replicas);
   const double scale = once > 0 ? (once + late) / once * place.slowness : 0;
-  const double on_axis = axis_seconds(settings, place.axis, begin, end);
-  const double forward_on_axis = axis_forward_seconds(settings, place.axis, begin, end);
+  const double on_axis = axis_seconds(settings, place.axis, place.rings, begin, end);
+  const double forward_on_axis =
+      axis_forward_seconds(settings, place.axis, place.rings, begin, end);
   const double weight = part(sums.weight) * scale;
   const bool splits = splits_backward(settings, begin, end);
   const auto gathered = [&](double pass) {
-    return gather(settings, begin, end, place, replicas, pass * scale).exposed;
+    return gather(settings, begin, end, place, copies, pass * scale).exposed;
   };
   return {.forward = part(sums.forward) * scale + forward_on_axis + gathered(part(sums.forward)),
           .input = (again + part(sums.input)) * scale + on_axis - forward_on_axis +
@@ -153,19 +155,19 @@ double StepModel::part_after_gather(const StepSettings& settings, size_t begin, 
 }
 
 StepModel::Gather StepModel::gather(const StepSettings& settings, size_t begin, size_t end,
-                                    const Place& place, int replicas, double pass) const {
-  if (settings.zero_stage < 3 || replicas == 1) return {};
+                                    const Place& place, int copies, double pass) const {
+  if (settings.zero_stage < 3 || copies == 1) return {};
   const auto& shard = shard_of(settings);
   const double bytes = shard.sums.parameters[end] - shard.sums.parameters[begin];
   const double seconds =
-      sharded_seconds(place, replicas, bytes) / 2 + shard.profile.gather_seconds(bytes);
+      sharded_seconds(place, copies, bytes) / 2 + shard.profile.gather_seconds(bytes);
   const double hidden = shard.profile.in_step.overlap *
                         std::min(seconds, pass * (1 - part_after_gather(settings, begin, end)));
   return {.exposed = seconds - hidden, .hidden = hidden};
 }
 
 double StepModel::exposed_reduction(const StepSettings& settings, size_t begin, size_t end,
-                                    const Place& place, int replicas, double seconds) const {
+                                    const Place& place, int copies, double seconds) const {
   const auto& shard = shard_of(settings);
   const auto& profile = shard.profile;
   const auto& sums = shard.sums;
@@ -179,7 +181,7 @@ double StepModel::exposed_reduction(const StepSettings& settings, size_t begin, 
   };
   // Gathers for the pass are under way before.
   const double whole = backward(end);
-  const double most = whole - gather(settings, begin, end, place, replicas, whole).hidden;
+  const double most = whole - gather(settings, begin, end, place, copies, whole).hidden;
   const layout::GradientExchange exchange;
   double late = 0, in_bucket = 0;
   auto limit = static_cast<double>(exchange.first_bucket_bytes);
@@ -204,15 +206,16 @@ double StepModel::exposed_seconds(const StepSettings& settings, size_t begin, si
   const auto& sums = shard.sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double bytes = part(sums.parameters);
+  const int copies = settings.copies(replicas);
   const bool is_zero = settings.zero_stage > 0;
-  const double sharing = is_zero ? replicas : 1;
-  const double average = is_zero         ? sharded_seconds(place, replicas, bytes)
+  const double sharing = is_zero ? copies : 1;
+  const double average = is_zero         ? sharded_seconds(place, copies, bytes)
                          : settings.sums ? summation_seconds(settings, replicas, bytes)
-                                         : average_seconds(place, replicas, bytes);
+                                         : average_seconds(place, copies, bytes);
   double exposed =
-      exposed_reduction(settings, begin, end, place, replicas, is_zero ? average / 2 : average);
+      exposed_reduction(settings, begin, end, place, copies, is_zero ? average / 2 : average);
   if (is_zero && settings.zero_stage < 3) {
-    exposed += average / 2 + (replicas > 1 ? profile.gather_seconds(bytes) : 0);
+    exposed += average / 2 + (copies > 1 ? profile.gather_seconds(bytes) : 0);
   }
   if (profile.optimizer_bytes_per_second > 0) {
     exposed += bytes / sharing / profile.optimizer_bytes_per_second * place.slowness;

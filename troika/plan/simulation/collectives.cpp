@@ -58,6 +58,22 @@ class Rounds {
     return {messages.phase(turns * (size() - 1), reduces ? each * reduce_per_byte_ : 0)};
   }
 
+  Phases shift(double bytes) const {
+    Messages messages(links_);
+    for (int i = 0; i < size(); ++i) messages.add(at(i), at((i + 1) % size()), bytes);
+    return {messages.phase(1, 0)};
+  }
+
+  Phases all_to_all(double bytes) const {
+    Messages messages(links_);
+    for (int from = 0; from < size(); ++from) {
+      for (int to = 0; to < size(); ++to) {
+        if (from != to) messages.add(at(from), at(to), bytes / (size() - 1));
+      }
+    }
+    return {messages.phase(size() - 1, 0)};
+  }
+
   // Pushes and means of different partitions are under way together.
   Phases summation(double bytes, std::vector<int> servers) const {
     const auto shares = layout::split_sums(size(), static_cast<int>(servers.size())).shares();
@@ -321,6 +337,10 @@ Phases collective_phases(const Collective& collective, const std::vector<int>& r
     case CollectiveKind::reduce_scatter:
     case CollectiveKind::all_gather:
       return reduce_scatter_or_all_gather(collective, ranks, links);
+    case CollectiveKind::shift:
+      return Rounds(ranks, links, 0).shift(collective.bytes);
+    case CollectiveKind::all_to_all:
+      return Rounds(ranks, links, 0).all_to_all(collective.bytes);
     case CollectiveKind::summation:
       return Rounds(ranks, links, collective.reduce_per_byte)
           .summation(collective.bytes, collective.spares);

@@ -18,14 +18,21 @@ struct CollectivePhase {
   bool operator==(const CollectivePhase&) const = default;
 };
 
-enum class CollectiveKind { all_reduce, reduce_scatter, all_gather, summation };
+enum class CollectiveKind {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  summation,
+  shift,       // each rank sends to the next one, and the last one to the first
+  all_to_all,  // each rank sends as much to each other one, one after the other
+};
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
   // The algorithm of an all-reduce. `automatic` chooses the algorithm with the least predicted
   // time.
   layout::Algorithm algorithm = layout::Algorithm::automatic;
-  double bytes = 0;            // of the whole tensor
+  double bytes = 0;            // of the whole tensor; shift and all_to_all: that each rank sends
   double reduce_per_byte = 0;  // seconds per byte that a rank reduces
   // summation: devices of other hosts than the ranks', each with a summation server. Each rank has
   // one beside it.

@@ -33,13 +33,12 @@ std::vector<Action> passes_of(const ProgramItem& item) {
 RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh)
     : is_uneven_(mesh.has_uneven_stages()) {
   for (const auto axis : mesh.axes()) {
-    const bool is_known = axis == Axis::pipeline || axis == Axis::data || axis == Axis::tensor;
-    if (is_known || mesh.size(axis) == 1) continue;
-    refuse("mesh of a simulation", mesh.text(), "axes pipeline, data and tensor alone");
+    if (axis != Axis::expert || mesh.size(axis) == 1) continue;
+    refuse("mesh of a simulation", mesh.text(), "axes pipeline, data, context and tensor alone");
   }
-  if (is_uneven_ && mesh.size(Axis::tensor) > 1) {
+  if (is_uneven_ && mesh.size(Axis::tensor) * mesh.size(Axis::context) > 1) {
     refuse("mesh of a simulation", mesh.text(),
-           "stages with equal numbers of replicas beside a tensor axis");
+           "stages with equal numbers of replicas beside a tensor or context axis");
   }
   const int places = mesh.size(Axis::pipeline);
   if (schedule.ranks.size() != static_cast<size_t>(places)) {
@@ -57,8 +56,8 @@ RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh&
     index_of_.push_back(own.size());
     own.push_back(rank);
   }
-  on_data_axis_ = members(mesh, Axis::data);
-  on_tensor_axis_ = members(mesh, Axis::tensor);
+  averaging_ = members(mesh, {Axis::data, Axis::context});
+  computing_ = members(mesh, {Axis::context, Axis::tensor});
   const size_t passes = static_cast<size_t>(stages()) * static_cast<size_t>(micro_batches_);
   takes_activation_.resize(passes);
   takes_gradient_.resize(passes);
@@ -68,23 +67,31 @@ RankPrograms::RankPrograms(const layout::Schedule& schedule, const layout::Mesh&
   }
   for (int rank = 0; rank < ranks(); ++rank) {
     const auto& actions = schedule.ranks[static_cast<size_t>(place(rank))];
-    const auto& replica = on_data_axis(rank);
+    const auto& replica = averaging(rank);
     const auto replicas = static_cast<int>(groups_[replica.group].size());
     prepare(layout::actions_of_replica(actions, static_cast<int>(replica.index), replicas));
   }
 }
 
-std::vector<RankPrograms::Member> RankPrograms::members(const layout::Mesh& mesh, Axis axis) {
-  const size_t first = groups_.size();
-  std::map<std::array<int, layout::kAxes>, size_t> numbers;
+std::vector<RankPrograms::Member> RankPrograms::members(const layout::Mesh& mesh,
+                                                        const std::vector<Axis>& axes) {
+  struct Known {
+    size_t group, number;
+  };
+  std::map<std::array<int, layout::kAxes>, Known> known;
+  std::vector<size_t> at_place(ranks_of_.size(), 0);  // the number of groups
   std::vector<Member> members;
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
     auto at = mesh.coordinates(rank);
-    at[axis] = 0;
-    const auto [number, is_new] = numbers.try_emplace(at.values, first + numbers.size());
-    if (is_new) groups_.emplace_back();
-    auto& group = groups_[number->second];
-    members.push_back({number->second, group.size()});
+    for (const auto axis : axes) at[axis] = 0;
+    auto found = known.find(at.values);
+    if (found == known.end()) {
+      const size_t number = at_place[static_cast<size_t>(place(rank))]++;
+      found = known.emplace(at.values, Known{groups_.size(), number}).first;
+      groups_.emplace_back();
+    }
+    auto& group = groups_[found->second.group];
+    members.push_back({found->second.group, group.size(), found->second.number});
     group.push_back(rank);
   }
   return members;

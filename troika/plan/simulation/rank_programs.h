@@ -35,15 +35,17 @@ struct MessageTarget {
 // (layout::actions_of_replica()). A rank's "place" is its coordinate on the pipeline axis.
 class RankPrograms {
  public:
-  // A group of ranks that carry out collectives together, and a rank's index in it.
+  // A group of ranks that carry out collectives together, a rank's index in it, and the number of
+  // the group among those along the same axes at the same place.
   struct Member {
     size_t group = 0;
     size_t index = 0;
+    size_t number = 0;
   };
 
   // `schedule` must be complete (layout::complete()). Throws Error(usage) for a mesh with axes
-  // other than pipeline, data and tensor, for a tensor axis beside stages with different numbers of
-  // replicas, and for a schedule that does not have one line per rank of the
+  // other than pipeline, data, context and tensor, for a tensor or context axis beside stages with
+  // different numbers of replicas, and for a schedule that does not have one line per rank of the
   // pipeline axis; throws the errors of layout::Inventory.
   RankPrograms(const layout::Schedule& schedule, const layout::Mesh& mesh);
 
@@ -57,20 +59,17 @@ class RankPrograms {
   const std::vector<int>& ranks_of(int place) const {
     return ranks_of_[static_cast<size_t>(place)];
   }
-  // The groups along the data axis, which average gradients, and along the tensor axis, which
-  // compute blocks together. A data group is at one index of the tensor groups of its place, and
-  // the other way round.
+  // The groups along the data and the context axis, which average gradients, and along the context
+  // and the tensor axis, which compute blocks together.
   const std::vector<std::vector<int>>& groups() const { return groups_; }
-  const Member& on_data_axis(int rank) const { return on_data_axis_[static_cast<size_t>(rank)]; }
-  const Member& on_tensor_axis(int rank) const {
-    return on_tensor_axis_[static_cast<size_t>(rank)];
-  }
+  const Member& averaging(int rank) const { return averaging_[static_cast<size_t>(rank)]; }
+  const Member& computing(int rank) const { return computing_[static_cast<size_t>(rank)]; }
   MessageTarget target(int rank, const layout::Action& send) const;
 
  private:
   void prepare(std::vector<layout::Action> actions);
-  // Makes the groups along an axis.
-  std::vector<Member> members(const layout::Mesh& mesh, layout::Axis axis);
+  // Makes the groups along axes.
+  std::vector<Member> members(const layout::Mesh& mesh, const std::vector<layout::Axis>& axes);
 
   bool is_uneven_;
   int micro_batches_;
@@ -79,7 +78,7 @@ class RankPrograms {
   std::vector<int> place_of_stage_;
   std::vector<std::vector<int>> ranks_of_;  // by place
   std::vector<std::vector<int>> groups_;
-  std::vector<Member> on_data_axis_, on_tensor_axis_;      // by rank
+  std::vector<Member> averaging_, computing_;              // by rank
   std::vector<std::vector<ProgramItem>> programs_;         // by place, or by rank if uneven
   std::vector<size_t> takes_activation_, takes_gradient_;  // items, by stage and micro-batch
 };

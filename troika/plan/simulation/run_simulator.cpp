@@ -47,7 +47,7 @@ class Simulator {
  private:
   const StageWork& work(int stage) const { return run_.stage(stage); }
   RankState& state(int rank) { return ranks_[static_cast<size_t>(rank)]; }
-  CollectiveQueue& queue_of(int rank) { return queues_[programs_.on_data_axis(rank).group]; }
+  CollectiveQueue& queue_of(int rank) { return queues_[programs_.averaging(rank).group]; }
   const StageRecipes& recipes(int rank, int stage) const { return recipes_.of(rank, stage); }
   const ProgramItem& item(int rank) { return programs_.of(rank)[state(rank).next]; }
 
@@ -219,7 +219,7 @@ class Simulator {
     auto& own = state(rank);
     own.activity = Activity::sums;
     own.sums_since = now();
-    const auto& member = programs_.on_tensor_axis(rank);
+    const auto& member = programs_.computing(rank);
     for (const auto& pass : passes_of(item(rank))) {
       if (const auto* one = recipes_.sums(rank, pass)) {
         own.awaited_sums = queues_[member.group].issue(member.index, one->recipe, now()) + 1;
@@ -309,7 +309,7 @@ class Simulator {
   // Adds a collective to the queue of the rank's replicas. Returns the number of their collectives
   // that have ended once this one has. The rank's next wait is for this number.
   size_t issue(int rank, const Recipe& recipe) {
-    const auto& member = programs_.on_data_axis(rank);
+    const auto& member = programs_.averaging(rank);
     state(rank).awaited = queues_[member.group].issue(member.index, recipe, now()) + 1;
     begin_next(member.group);
     return state(rank).awaited;

@@ -7,6 +7,7 @@
 
 #include "troika/layout/all_reduce.h"
 #include "troika/layout/cluster.h"
+#include "troika/layout/context_shard.h"
 #include "troika/layout/plan.h"
 #include "troika/layout/plan_places.h"
 #include "troika/layout/schedules/replay.h"
@@ -64,6 +65,10 @@ struct StageWork {
   bool sums_tokens = false;  // a sum is a reduce-scatter and an all-gather
   // All-gathers over the tensor axis in each backward pass, beside its sums.
   std::vector<TensorSums> backward_gathers = {};
+  // The messages of each pass on a context axis, with an entry for each kind of round. Backward
+  // passes in two parts have them in their first part.
+  std::vector<layout::ContextRounds> forward_rounds = {};
+  std::vector<layout::ContextRounds> backward_rounds = {};
   // Whether passes that the schedule splits are split in a run, too (SplitBackward). If not, the
   // input part is the whole backward pass, and there is no weight part.
   bool splits_backward = true;

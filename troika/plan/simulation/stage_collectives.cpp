@@ -1,9 +1,13 @@
 #include "troika/plan/simulation/stage_collectives.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/layout/context_shard.h"
+#include "troika/layout/device_rates.h"
 
 namespace troika::plan {
 
@@ -95,88 +99,139 @@ class RecipeMaker {
   const std::vector<int> spares_;  // of summation servers
 };
 
-// Makes the sums of passes among the ranks of a tensor axis.
+// Makes the collectives of passes among the ranks of a tensor and a context axis.
 class SumMaker {
  public:
   SumMaker(const SimulatedRun& run, const ClusterLinks& links, const std::vector<int>& ranks,
-           bool of_tokens)
-      : run_(run), links_(links), ranks_(ranks), of_tokens_(of_tokens) {}
-
-  // The collectives take place one after the other, so those of one kind and size form common
-  // phases.
-  PassSums make(const std::vector<TensorSums>& sums,
-                const std::vector<TensorSums>& gathers = {}) const {
-    PassSums made{.recipe = {.name = "sums"}};
-    const std::vector<CollectiveKind> kinds =
-        of_tokens_ ? std::vector{CollectiveKind::reduce_scatter, CollectiveKind::all_gather}
-                   : std::vector{CollectiveKind::all_reduce};
-    for (const auto& sum : sums) {
-      for (const auto kind : kinds) add(made.recipe, kind, sum);
-      made.recipe.bytes += sum.count * sum.bytes;
-    }
-    for (const auto& gather : gathers) {
-      add(made.recipe, CollectiveKind::all_gather, gather);
-      made.recipe.bytes += gather.count * gather.bytes;
-    }
-    const auto bandwidths = links_.bandwidths();
-    for (const auto& phase : made.recipe.phases) {
-      double slowest = 0;
-      for (const auto& use : phase.uses) {
-        slowest = std::max(slowest, use.weight / bandwidths[static_cast<size_t>(use.link)]);
+           const StageWork& work, const std::vector<double>& slowness)
+      : run_(run), links_(links), work_(work) {
+    using layout::Axis;
+    const auto& mesh = run.plan.mesh;
+    for (const auto axis : {Axis::tensor, Axis::context}) {
+      std::map<std::array<int, layout::kAxes>, std::vector<int>> groups;
+      for (const int rank : ranks) {
+        auto at = mesh.coordinates(rank);
+        at[axis] = 0;
+        groups[at.values].push_back(rank);
       }
-      made.alone_seconds += phase.seconds + phase.bytes * slowest;
+      for (auto& [at, group] : groups) {
+        (axis == Axis::tensor ? tensor_ : context_).push_back(std::move(group));
+      }
     }
-    return made;
+    for (const int rank : ranks) {
+      slowness_ = std::max(slowness_, slowness[static_cast<size_t>(rank)]);
+    }
+  }
+
+  PassSums forward() const { return make(work_.forward_sums, {}, work_.forward_rounds); }
+  PassSums backward() const {
+    return make(work_.backward_sums, work_.backward_gathers, work_.backward_rounds);
   }
 
  private:
-  void add(Recipe& recipe, CollectiveKind kind, const TensorSums& sums) const {
-    for (auto phase : collective_phases({.kind = kind,
-                      .algorithm = run_.all_reduce,
-                      .bytes = sums.bytes,
-                      .reduce_per_byte = run_.reduce_per_byte},
-                                        ranks_, links_)) {
-      phase.seconds *= sums.count;
-      phase.bytes *= sums.count;
+  // The collectives take place one after the other, so those of one kind and size form common
+  // phases. Groups along one axis have theirs at the same time.
+  PassSums make(const std::vector<TensorSums>& sums, const std::vector<TensorSums>& gathers,
+                const std::vector<layout::ContextRounds>& rounds) const {
+    PassSums made{.recipe = {.name = "sums"}};
+    const std::vector<CollectiveKind> kinds =
+        work_.sums_tokens ? std::vector{CollectiveKind::reduce_scatter, CollectiveKind::all_gather}
+                          : std::vector{CollectiveKind::all_reduce};
+    for (const auto& sum : sums) {
+      for (const auto kind : kinds) add(made.recipe, phases(kind, sum.bytes, tensor_), sum.count);
+      made.recipe.bytes += sum.count * sum.bytes;
+    }
+    for (const auto& gather : gathers) {
+      add(made.recipe, phases(CollectiveKind::all_gather, gather.bytes, tensor_), gather.count);
+      made.recipe.bytes += gather.count * gather.bytes;
+    }
+    for (const auto& round : rounds) {
+      add_round(made.recipe, round);
+      made.recipe.bytes += round.count * round.bytes;
+    }
+    for (const auto& phase : made.recipe.phases) made.alone_seconds += seconds_alone(phase);
+    return made;
+  }
+
+  std::vector<CollectivePhase> phases(CollectiveKind kind, double bytes,
+                                      const std::vector<std::vector<int>>& groups) const {
+    std::vector<std::vector<CollectivePhase>> all;
+    for (const auto& group : groups) {
+      all.push_back(collective_phases({.kind = kind,
+                                       .algorithm = run_.all_reduce,
+                                       .bytes = bytes,
+                                       .reduce_per_byte = run_.reduce_per_byte},
+                                      group, links_));
+    }
+    return all.size() == 1 ? all.front() : together(all);
+  }
+
+  static void add(Recipe& recipe, std::vector<CollectivePhase> phases, double count) {
+    for (auto& phase : phases) {
+      phase.seconds *= count;
+      phase.bytes *= count;
       recipe.phases.push_back(std::move(phase));
     }
   }
 
+  void add_round(Recipe& recipe, const layout::ContextRounds& round) const {
+    const bool is_ring = layout::parse_context_method(run_.plan.stages.context_method) ==
+                         layout::ContextMethod::ring;
+    auto made =
+        phases(is_ring ? CollectiveKind::shift : CollectiveKind::all_to_all, round.bytes, context_);
+    double alone = 0;
+    for (const auto& phase : made) alone += seconds_alone(phase);
+    if (alone == 0) return;
+    const double exposed = layout::exposed_seconds(alone, round.beside * slowness_, run_.overlap);
+    if (exposed > 0) add(recipe, std::move(made), round.count * exposed / alone);
+  }
+
+  // Without other flows.
+  double seconds_alone(const CollectivePhase& phase) const {
+    double slowest = 0;
+    for (const auto& use : phase.uses) {
+      slowest = std::max(slowest, use.weight / bandwidths_[static_cast<size_t>(use.link)]);
+    }
+    return phase.seconds + phase.bytes * slowest;
+  }
+
   const SimulatedRun& run_;
   const ClusterLinks& links_;
-  const std::vector<int>& ranks_;
-  const bool of_tokens_;
+  const StageWork& work_;
+  const std::vector<double> bandwidths_ = links_.bandwidths();
+  std::vector<std::vector<int>> tensor_, context_;  // groups
+  double slowness_ = 0;
 };
 
 }  // namespace
 
 Recipes::Recipes(const SimulatedRun& run, const RankPrograms& programs, const ClusterLinks& links)
     : programs_(programs) {
+  const auto slowness = layout::device_slowness(run.cluster, run.reference_flops);
   for (int stage = 0; stage < programs.stages(); ++stage) {
     const auto& work = run.stage(stage);
     auto& recipes = stages_.emplace_back();
     auto& sums = sums_.emplace_back();
     for (const int rank : programs.ranks_of(programs.place_of_stage(stage))) {
-      const auto &data = programs.on_data_axis(rank), &tensor = programs.on_tensor_axis(rank);
-      if (data.index == 0) {
-        recipes.push_back(RecipeMaker(run, links, programs.groups()[data.group]).make(work));
+      const auto &averaging = programs.averaging(rank), &computing = programs.computing(rank);
+      if (averaging.index == 0) {
+        recipes.push_back(RecipeMaker(run, links, programs.groups()[averaging.group]).make(work));
       }
-      if (tensor.index == 0) {
-        const SumMaker maker(run, links, programs.groups()[tensor.group], work.sums_tokens);
-        sums.push_back(
-            {maker.make(work.forward_sums), maker.make(work.backward_sums, work.backward_gathers)});
+      if (computing.index == 0) {
+        const SumMaker maker(run, links, programs.groups()[computing.group], work, slowness);
+        sums.push_back({maker.forward(), maker.backward()});
       }
     }
   }
 }
 
 const StageRecipes& Recipes::of(int rank, int stage) const {
-  return stages_[static_cast<size_t>(stage)][programs_.on_tensor_axis(rank).index];
+  return stages_[static_cast<size_t>(stage)][programs_.averaging(rank).number];
 }
 
 const PassSums* Recipes::sums(int rank, const layout::Action& pass) const {
   if (pass.kind == layout::ActionKind::backward_weight) return nullptr;
-  const auto& all = sums_[static_cast<size_t>(pass.stage)][programs_.on_data_axis(rank).index];
+  const auto& all = sums_[static_cast<size_t>(pass.stage)][programs_.computing(rank).number];
   const auto& sums = pass.kind == layout::ActionKind::forward ? all.forward : all.backward;
   return sums.recipe.phases.empty() ? nullptr : &sums;
 }

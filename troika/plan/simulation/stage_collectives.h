@@ -28,7 +28,9 @@ struct StageRecipes {
   std::vector<Recipe> averages = {};             // of parameters, with local_steps
 };
 
-// The sums of a pass over a tensor axis, as one collective.
+// The sums of a pass over a tensor axis and its messages on a context axis, as one collective of
+// the ranks of both axes. Attention computes beside the messages of rings: the share of a message
+// that it hides is left out.
 struct PassSums {
   Recipe recipe = {};
   double alone_seconds = 0;  // without other flows on its links
@@ -40,9 +42,10 @@ class Recipes {
   // `programs` must outlive it.
   Recipes(const SimulatedRun& run, const RankPrograms& programs, const ClusterLinks& links);
 
-  // Returns the collectives of a rank on the data axis.
+  // Returns the collectives of a rank on the data and the context axis.
   const StageRecipes& of(int rank, int stage) const;
-  // Returns the collective of a rank's pass on the tensor axis; null if the pass has none.
+  // Returns the collective of a rank's pass on the tensor and the context axis; null if the pass
+  // has none.
   const PassSums* sums(int rank, const layout::Action& pass) const;
   // Returns the seconds of the sums of an item's passes, without other flows on their links.
   double sums_seconds(int rank, const ProgramItem& item) const;
@@ -52,8 +55,9 @@ class Recipes {
     PassSums forward, backward;
   };
   const RankPrograms& programs_;
-  std::vector<std::vector<StageRecipes>> stages_;  // by stage and index on the tensor axis
-  std::vector<std::vector<StageSums>> sums_;       // by stage and index on the data axis
+  // By stage, and by RankPrograms::Member::number.
+  std::vector<std::vector<StageRecipes>> stages_;
+  std::vector<std::vector<StageSums>> sums_;
 };
 
 // The collectives of the ranks of one group, in order. A collective begins when all ranks have

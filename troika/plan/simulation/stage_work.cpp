@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "troika/layout/buckets.h"
+#include "troika/layout/context_shard.h"
 #include "troika/layout/recompute.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/stage_cut.h"
@@ -21,6 +22,7 @@
 #include "troika/plan/memory/block_exchange.h"
 #include "troika/plan/memory/message_buffers.h"
 #include "troika/plan/memory/stage_bytes.h"
+#include "troika/plan/simulation/ordered_blocks.h"
 #include "troika/plan/split_backward.h"
 
 namespace troika::plan {
@@ -30,8 +32,6 @@ using layout::Profile;
 using layout::ProfiledBlock;
 
 namespace {
-
-using Blocks = std::span<const ProfiledBlock>;
 
 template <typename Value>
 double sum(Blocks blocks, Value ProfiledBlock::*value) {
@@ -78,54 +78,6 @@ void require_told(const Profile& profile, const layout::Plan& plan,
   }
 }
 
-// The profile's blocks in topological order: each block comes after its inputs.
-class OrderedBlocks {
- public:
-  explicit OrderedBlocks(const Profile& profile) {
-    const auto order = profile.topological_order();
-    std::vector<size_t> place(order.size());
-    for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-    const auto readers = profile.readers();
-    for (const size_t index : order) {
-      blocks_.push_back(profile.blocks[index]);
-      auto& last = last_reader_.emplace_back(place[index]);
-      for (const size_t reader : readers[index]) last = std::max(last, place[reader]);
-    }
-  }
-
-  size_t size() const { return blocks_.size(); }
-  Blocks range(size_t begin, size_t end) const {
-    return Blocks(blocks_).subspan(begin, end - begin);
-  }
-
-  layout::StageEnds cut(const std::string& text, int stages, const std::string& place) const {
-    std::vector<std::string> names;
-    std::vector<double> seconds;
-    for (const auto& block : blocks_) {
-      names.push_back(block.name);
-      seconds.push_back(block.seconds());
-    }
-    if (text.empty()) return layout::balanced_cut(seconds, stages);
-    auto ends = layout::parse_cut(text, names, place);
-    if (ends.size() == static_cast<size_t>(stages)) return ends;
-    refuse("stages.cut of the plan" + place, fmt::format("{} stages", ends.size()),
-           fmt::format("{}, as its schedule has", stages));
-  }
-
-  // Returns the bytes of the outputs before `end` that blocks from `end` on read.
-  double crossing(size_t end) const {
-    double bytes = 0;
-    for (size_t i = 0; i < end; ++i) {
-      if (last_reader_[i] >= end) bytes += blocks_[i].output_bytes;
-    }
-    return bytes;
-  }
-
- private:
-  std::vector<ProfiledBlock> blocks_;
-  std::vector<size_t> last_reader_;  // itself if nobody reads it
-};
-
 class StageMaker {
  public:
   StageMaker(const layout::Plan& plan, const StageWorkOptions& options)
@@ -163,6 +115,7 @@ class StageMaker {
     const ReceiveBuffers taken(work.input_bytes, 1), gradients(work.output_bytes, 1);
     work.resident_bytes += taken.held_with(0) + taken.of_evaluations() + gradients.held_with(0);
     add_sums(work, blocks, segments);
+    add_rounds(work, blocks, segments);
     if (blocks.size() > 1 && work.passes.forward > 0) {
       // A backward pass ends with the stage's first block.
       work.share_after_gather =
@@ -189,8 +142,8 @@ class StageMaker {
   }
 
   // Returns the factor on the times of passes because each replica waits for the latest: with ZeRO
-  // stage 3 in each block, otherwise once for all blocks. The ranks of a tensor axis wait for each
-  // other in each block.
+  // stage 3 in each block, otherwise once for all blocks. The ranks of a tensor and a context axis
+  // wait for each other in each block.
   double lateness(Blocks blocks, int replicas) const {
     double mean = 0, deviations = 0, variance = 0;
     for (const auto& block : blocks) {
@@ -204,9 +157,12 @@ class StageMaker {
     const bool gathers = exchange.method == ExchangeMethod::zero && exchange.zero_stage == 3;
     const double of_replicas = gathers ? deviations : std::sqrt(variance);
     return 1 + (expected_maximum(replicas) * of_replicas +
-                expected_maximum(plan_.mesh.size(layout::Axis::tensor)) * deviations) /
+                expected_maximum(plan_.mesh.size(layout::Axis::tensor) * parts()) * deviations) /
                    mean;
   }
+
+  // The ranks that each have a part of a sample's tokens.
+  int parts() const { return plan_.mesh.size(layout::Axis::context); }
 
   static Blocks part_of(Blocks blocks, const layout::RecomputedSegment& segment) {
     return blocks.subspan(segment.begin, segment.end - segment.begin);
@@ -245,7 +201,7 @@ class StageMaker {
   void add_states(StageWork& work, Blocks blocks, int replicas, const Profile& profile) const {
     const auto& exchange = plan_.exchange;
     const bool is_shared = exchange.method == ExchangeMethod::zero;
-    const auto of_group = exchange.zero_group > 0 ? exchange.zero_group : replicas;
+    const auto of_group = exchange.zero_group > 0 ? exchange.zero_group : replicas * parts();
     const auto ranks = is_shared ? of_group : 1;
     double fixed_bytes = 0;
     for (const auto& block : blocks) fixed_bytes += block.in_stage.fixed_bytes;
@@ -256,7 +212,7 @@ class StageMaker {
                               .sum();
     const bool is_pipeline = plan_.schedule != layout::kOneStageSchedule;
     // Replicas keep buffers for the average.
-    if (is_pipeline && !plan_.is_asynchronous() && replicas == 1) {
+    if (is_pipeline && !plan_.is_asynchronous() && replicas * parts() == 1) {
       work.gradient_bytes = work.parameter_bytes;
       work.resident_bytes -= work.gradient_bytes;
     }
@@ -336,6 +292,36 @@ class StageMaker {
     }
   }
 
+  void add_rounds(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments) const {
+    if (parts() == 1) return;
+    const auto method = layout::parse_context_method(plan_.stages.context_method);
+    using Rounds = std::vector<layout::ContextRounds>;
+    const auto add = [&](Rounds& sum, const Rounds& rounds) {
+      for (auto more : rounds) {
+        more.bytes *= options_.samples;
+        more.beside = seconds(more.beside);
+        const auto same = std::ranges::find_if(sum, [&](const layout::ContextRounds& one) {
+          return one.bytes == more.bytes && one.beside == more.beside;
+        });
+        if (same == sum.end()) {
+          sum.push_back(more);
+        } else {
+          same->count += more.count;
+        }
+      }
+    };
+    const auto add_forward = [&](Rounds& sum, Blocks added) {
+      for (const auto& block : added) add(sum, layout::forward_rounds(block, parts(), method));
+    };
+    add_forward(work.forward_rounds, blocks);
+    for (const auto& segment : segments) {
+      add_forward(work.backward_rounds, part_of(blocks, segment));
+    }
+    for (const auto& block : blocks) {
+      add(work.backward_rounds, layout::backward_rounds(block, parts(), method));
+    }
+  }
+
   const layout::Plan& plan_;
   const StageWorkOptions& options_;
 };
@@ -345,7 +331,10 @@ class StageMaker {
 std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan,
                                   const StageWorkOptions& options) {
   require_told(whole, plan, options.places);
-  const auto profile = layout::tensor_shard(whole, plan.mesh.size(layout::Axis::tensor),
+  const auto of_tokens =
+      layout::context_shard(whole, plan.mesh.size(layout::Axis::context),
+                            layout::parse_context_method(plan.stages.context_method));
+  const auto profile = layout::tensor_shard(of_tokens, plan.mesh.size(layout::Axis::tensor),
                                             plan.stages.sequence_parallel);
   require_number("samples of a micro-batch", options.samples);
   require_number("overhead of a pass", options.pass_overhead);

@@ -38,14 +38,17 @@ struct StageWorkOptions {
 //   where it takes most, when the activations of later blocks are freed.
 // - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its
 //   passes waits for the latest rank in each block.
+// - On a context axis, a rank has its part of the tokens (layout::context_shard()). The ranks of
+//   the axis wait for each other as those of a tensor axis do.
 // - Stages split backward passes as SplitBackward says.
 // - A recomputed segment of blocks keeps the input of its first block, and repeats its forward pass
-//   before its backward pass, with its sums over the tensor axis.
+//   before its backward pass, with its sums over the tensor axis and its messages on the context
+//   axis.
 // Throws Error(usage) for a plan of another precision than the profile's or for another number of
 // parameters (by their bytes, if the profile has no number), a cut into another number of stages
 // than the schedule's, options that are negative or not finite, and features that a profile does
 // not describe (compressed gradients, offload, recompute selective or by a budget). Throws the
-// errors of layout::tensor_shard(), parse_cut() and schedule_of().
+// errors of layout::context_shard(), tensor_shard(), parse_cut() and schedule_of().
 std::vector<StageWork> stage_work(const layout::Profile& profile, const layout::Plan& plan,
                                   const StageWorkOptions& options = {});
 

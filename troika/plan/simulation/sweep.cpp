@@ -84,15 +84,15 @@ RunSimulation simulated(const SweptRun& swept, const Plan& plan, const Cluster& 
   return simulate_run(run);
 }
 
-// Returns the plan changed to `devices` devices, at least as many as its tensor axis has. If these
-// do not divide among the stages, it uses fewer.
+// Returns the plan changed to `devices` devices, at least as many as its tensor and context axes
+// have. If these do not divide among the stages, it uses fewer.
 Plan on_devices(const Plan& plan, int devices) {
   if (plan.mesh.has_uneven_stages()) {
     refuse("mesh of a sweep over devices", plan.mesh.text(), "stages with equal replicas");
   }
   Plan scaled = plan;
-  const int tensor = plan.mesh.size(Axis::tensor);
-  const int stages = std::min(plan.mesh.size(Axis::pipeline), devices / tensor);
+  const int inner = plan.mesh.size(Axis::tensor) * plan.mesh.size(Axis::context);
+  const int stages = std::min(plan.mesh.size(Axis::pipeline), devices / inner);
   if (stages < plan.mesh.size(Axis::pipeline)) {
     if (plan.schedule == layout::kCustomSchedule) {
       refuse("devices of a sweep", std::to_string(devices),
@@ -101,8 +101,8 @@ Plan on_devices(const Plan& plan, int devices) {
     }
     scaled.stages.cut.clear();  // made for more stages
   }
-  const int replicas = devices / (stages * tensor);
-  if (tensor > 1) {
+  const int replicas = devices / (stages * inner);
+  if (inner > 1) {
     std::vector<std::string> axes;
     bool has_data = false;
     for (const auto axis : plan.mesh.axes()) {
@@ -177,7 +177,8 @@ Cluster resized(const Cluster& cluster, int devices) {
 
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices) {
   const auto rate_on = [&](int count, DevicesPoint& point) {
-    if (count < swept.run.plan.mesh.size(Axis::tensor)) return false;
+    const auto& mesh = swept.run.plan.mesh;
+    if (count < mesh.size(Axis::tensor) * mesh.size(Axis::context)) return false;
     const auto plan = on_devices(swept.run.plan, count);
     if (!is_in_domain(plan)) return false;
     const auto simulation = simulated(swept, plan, resized(swept.run.cluster, count), 1);

@@ -26,6 +26,7 @@
 #include "troika/train/profile/measure_profile.h"
 #include "troika/train/profile/plan_memory.h"
 #include "troika/train/profile/searched_servers.h"
+#include "troika/train/tuning/tuning.h"
 
 namespace troika::train {
 
@@ -68,8 +69,8 @@ std::vector<int64_t> micro_batch_sizes(int64_t samples, int ranks) {
   return sizes;
 }
 
-// A plan with these settings, of two stages if it is a pipeline without a tensor axis, to ask
-// whether it can be run.
+// A plan with these settings, of two stages if it is a pipeline without a tensor or context
+// axis, to ask whether it can be run.
 layout::Plan example_of(const StepSettings& settings, layout::StageWeights weights, bool is_uneven,
                         int ranks) {
   layout::Plan plan{.micro_batches = 2 * ranks, .recompute = settings.recompute ? "full" : "none"};
@@ -79,11 +80,14 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
   }
   if (settings.sums) plan.exchange.method = layout::ExchangeMethod::summation;
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
-  if (settings.tensor.ranks > 1) {
+  if (const auto& axes = settings.axes; axes.ranks() > 1) {
     const bool is_one = settings.family == StepFamily::one_stage;
     if (!is_one || settings.zero_stage > 0)
       plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
-    plan.mesh = layout::Mesh::parse(fmt::format("data=-1 tensor={}", settings.tensor.ranks), ranks);
+    std::string mesh = "data=-1";
+    if (axes.context > 1) mesh += fmt::format(" context={}", axes.context);
+    if (axes.tensor > 1) mesh += fmt::format(" tensor={}", axes.tensor);
+    plan.mesh = layout::Mesh::parse(mesh, ranks);
     return plan;
   }
   if (settings.family == StepFamily::one_stage) return plan;
@@ -107,7 +111,7 @@ bool can_be_run(const StepSettings& settings, layout::StageWeights weights, bool
   }
 }
 
-// Whether a run of these options may have a tensor axis (require_plan_fits()).
+// Whether a run of these options may have a tensor or a context axis (require_plan_fits()).
 bool may_cut_layers(const TrainOptions& options) {
   return options.optimizer.name != "adamw_8bit" && !options.ema.enabled && options.swa.swa_lrs == 0;
 }
@@ -204,6 +208,7 @@ class PlanFinder {
     plain_.trainer.enable_model_summary = false;  // the run itself will log its choices
     plain_.offload.activations.clear();
     plain_.optimizer.offload.clear();
+    plain_.model = tuned_model(plain_, dataset, group, run_folder(plain_));
   }
 
   void profile(const std::string& precision) {
@@ -225,6 +230,8 @@ class PlanFinder {
         }
       }
       has_parts_ = has_parts_ || how.block_by_block;
+      // Without the tuned attention, which ranks of a context axis do not use.
+      options.model = configured_.model;
       problem_.profiles.push_back(measure_profile(options, dataset_, group_, how));
     }
   }
@@ -300,10 +307,12 @@ class PlanFinder {
     if (group_.rank() == 0) log::info("not measured: a block needs {}", too_large_);
   }
 
-  // Gives a pipeline or a plan with a tensor axis the memory that the run will predict for it.
+  // Gives a pipeline or a plan with a tensor or a context axis the memory that the run will predict
+  // for it.
   void predict_memory(const plan::StepModel& model, plan::StepPlan& plan) const {
     if (plan.is_whole()) return;  // has it already
-    const auto options = with_step_plan(configured_, model, plan, targets_, group_);
+    auto options = with_step_plan(configured_, model, plan, targets_, group_);
+    if (plan.settings.axes.context == 1) options.model = plain_.model;
     const auto stages =
         predict_stages(options, dataset_, static_cast<int>(plan.stages.size()), group_);
     for (size_t i = 0; i < stages.size(); ++i) {
@@ -315,7 +324,7 @@ class PlanFinder {
   }
 
   const TrainOptions& configured_;
-  TrainOptions plain_;  // without offload
+  TrainOptions plain_;  // without offload, and with the attention of tuned_model()
   const data::Dataset& dataset_;
   const comm::Group& group_;
   const AutomaticPlanOptions& asked_;

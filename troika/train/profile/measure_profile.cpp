@@ -28,6 +28,7 @@
 #include "troika/train/memory/batches.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
+#include "troika/train/profile/context_cuts.h"
 #include "troika/train/profile/counted_blocks.h"
 #include "troika/train/profile/like_device.h"
 #include "troika/train/profile/link_times.h"
@@ -258,6 +259,8 @@ layout::Profile measure_profile(const TrainOptions& configured, const data::Data
   profile.in_step.batches = batches_of(options, profiled_samples(dataset, 1), placement, samples);
   profile.blocks = counted_blocks(options, dataset, placement.precision, samples, group);
   add_tensor_cuts(profile.blocks, options, dataset, placement.precision, samples, group);
+  add_context_cuts(profile.blocks, options, configured.model.attn_implementation, dataset,
+                   placement.precision, samples, group);
   profile.edges = edges_of(task.blocks());
   const Measurement measurement(options, placement, group, asked, batch);
   const auto measured = is_whole ? measurement.whole(task, profile.blocks)

@@ -62,7 +62,7 @@ OneStageMemory::OneStageMemory(TrainOptions options, const data::Dataset& datase
 
 std::optional<plan::DeviceBytes> OneStageMemory::operator()(
     const plan::StepSettings& settings) const {
-  if (settings.tensor.ranks > 1 || settings.sums) return std::nullopt;
+  if (settings.axes.ranks() > 1 || settings.sums) return std::nullopt;
   const auto bytes = bytes_[static_cast<int64_t>(settings.profile)][settings.recompute ? 1 : 0]
                            [settings.offloads_activations ? 1 : 0]
                            [settings.offloads_optimizer ? 1 : 0][settings.zero_stage];

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "troika/base/text.h"
-#include "troika/layout/tensor_shard.h"
 
 namespace troika::train {
 
@@ -26,7 +25,7 @@ std::string savers(const plan::StepModel& model, const StepPlan& plan) {
   auto text = fmt::format("precision {}, micro-batches of {:g}",
                           model.problem().profiles[plan.settings.profile].precision,
                           model.problem().profiles[plan.settings.profile].micro_batch);
-  if (plan.settings.tensor.sequence) text += ", sequence parallelism";
+  if (plan.settings.axes.sequence) text += ", sequence parallelism";
   if (plan.settings.recompute) text += ", recomputation";
   if (plan.settings.zero_stage > 0) text += fmt::format(", ZeRO {}", plan.settings.zero_stage);
   if (plan.settings.offloads_activations) text += ", activations offloaded";
@@ -52,18 +51,16 @@ const StepPlan* fastest_of(const AutomaticPlan& automatic, const Filter& filter)
   return fastest;
 }
 
-// The profile that a rank of the plan's tensor axis has.
-layout::Profile profile_of_rank(const AutomaticPlan& automatic) {
-  const auto& settings = automatic.chosen().settings;
-  return layout::tensor_shard(automatic.model.problem().profiles[settings.profile],
-                              settings.tensor.ranks, settings.tensor.sequence);
+// The ranks among which ZeRO shares the states of a stage.
+double shards_of(const StepPlan& plan, int replicas) {
+  return plan.settings.zero_stage > 0 ? plan.settings.copies(replicas) : 1;
 }
 
 // The predicted seconds of the phases of a step of one stage, by StepTimes' names: passes of one
 // micro-batch, and what follows the last one.
 std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& automatic) {
   const auto& chosen = automatic.chosen();
-  const auto profile = profile_of_rank(automatic);
+  const auto& profile = automatic.model.profile_of_rank(chosen.settings);
   double forward = 0, backward = 0, bytes = 0;
   for (const auto& block : profile.blocks) {
     forward += block.forward;
@@ -82,7 +79,7 @@ std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& autom
   const auto offload = automatic.model.offload_seconds(chosen.settings);
   forward += offload.pass / 2;  // writes
   backward += offload.pass / 2;
-  const double shards = chosen.settings.zero_stage > 0 ? replicas : 1;
+  const double shards = shards_of(chosen, replicas);
   double optimizer = offload.optimizer / shards;
   if (profile.optimizer_bytes_per_second > 0) {
     optimizer += bytes / shards / profile.optimizer_bytes_per_second;
@@ -102,7 +99,7 @@ struct StageSeconds {
 
 StageSeconds seconds_of(const AutomaticPlan& automatic, size_t stage) {
   const auto& chosen = automatic.chosen();
-  const auto profile = profile_of_rank(automatic);
+  const auto& profile = automatic.model.profile_of_rank(chosen.settings);
   const auto& order = automatic.model.order();
   const auto& of = chosen.stages[stage];
   const size_t begin = stage > 0 ? chosen.stages[stage - 1].end : 0;
@@ -119,8 +116,7 @@ StageSeconds seconds_of(const AutomaticPlan& automatic, size_t stage) {
   const double count = automatic.model.micro_batches(chosen.settings.profile);
   seconds.passes *= count / of.replicas;
   if (profile.optimizer_bytes_per_second > 0) {
-    const double shards = chosen.settings.zero_stage > 0 ? of.replicas : 1;
-    seconds.optimizer = bytes / shards / profile.optimizer_bytes_per_second;
+    seconds.optimizer = bytes / shards_of(chosen, of.replicas) / profile.optimizer_bytes_per_second;
   }
   return seconds;
 }
@@ -156,12 +152,16 @@ std::string describe(const AutomaticPlan& automatic, const layout::Plan& plan) {
                      time_text(sums->seconds), automatic.model.problem().cluster.spares.size()));
   }
   const auto* cut = fastest_of(automatic, [](const StepPlan& one) {
-    return one.settings.family != StepFamily::one_stage && one.settings.tensor.ranks == 1;
+    return one.settings.family != StepFamily::one_stage && one.settings.axes.ranks() == 1;
   });
   if (cut) line("pipelines", time_text(cut->seconds) + " a step at least");
-  const auto* tensor =
-      fastest_of(automatic, [](const StepPlan& one) { return one.settings.tensor.ranks > 1; });
+  const auto* tensor = fastest_of(automatic, [](const StepPlan& one) {
+    return one.settings.axes.tensor > 1 && one.settings.axes.context == 1;
+  });
   if (tensor) line("tensor axes", time_text(tensor->seconds) + " a step at least");
+  const auto* context =
+      fastest_of(automatic, [](const StepPlan& one) { return one.settings.axes.context > 1; });
+  if (context) line("context axes", time_text(context->seconds) + " a step at least");
   line("plan", fmt::format("{} {}, mesh {}, {}", plan::name(chosen.settings.family),
                            replicas(chosen), plan.mesh.text(), savers(automatic.model, chosen)));
   line("predicted", fmt::format("{} a step, {} on a rank", time_text(chosen.seconds),
@@ -185,7 +185,7 @@ std::string compare(const AutomaticPlan& automatic, const observe::RunSummary& s
     line(fmt::format("{}, rank {}", name, rank), time_text(seconds), time_text(measured),
          measured > 0 ? seconds / measured : 1);
   };
-  // The sums over a tensor axis are a part of the passes.
+  // The sums over a tensor axis and the messages on a context axis are a part of the passes.
   if (chosen.settings.family == StepFamily::one_stage) {
     for (const auto& [name, seconds] : phases_of(automatic)) {
       const auto& measured = milliseconds_of(summary, name);

@@ -10,6 +10,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/context_method.h"
 #include "troika/nn/memory_format.h"
 #include "troika/nn/take_turns.h"
 #include "troika/nn/timed_pass.h"
@@ -40,6 +41,13 @@ nn::AttentionShape shape_of(const RunStart& run, at::ScalarType type) {
 bool keeps_weights_contiguous(const RunStart& run) {
   return resolve_plan(run.options, cluster_of(run.group)).exchange.method ==
          layout::ExchangeMethod::zero;
+}
+
+// A ring has one implementation of attention.
+bool attends_in_a_ring(const RunStart& run) {
+  const auto plan = resolve_plan(run.options, cluster_of(run.group));
+  return plan.mesh.size(layout::Axis::context) > 1 &&
+         layout::parse_context_method(plan.stages.context_method) == layout::ContextMethod::ring;
 }
 
 // Chooses the memory order of tensors: the checkpoint's, "auto" if nothing is timed, or the
@@ -144,6 +152,7 @@ nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& d
   const auto placement = Placement::of(options, group);
   if (!placement.device.is_cpu()) return model;
   const RunStart run{options, dataset, group, folder};
+  if (attends_in_a_ring(run)) return model;
   const auto shape = shape_of(run, placement.precision.compute);
   const auto rule = nn::resolve(nn::Attention::automatic, at::kCPU, shape.type, /*dropout=*/0);
   StartChoice choice{

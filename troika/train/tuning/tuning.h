@@ -25,9 +25,9 @@ TuningEntry fastest(const comm::Group& group, const TuningFile& file,
 
 // Returns options.model, with an attn_implementation of "auto" replaced by the run's choice: the
 // choice of the checkpoint to resume from, or else the fastest() for the batches of `dataset`.
-// Leaves "auto" with trainer.deterministic, without trainer.benchmark, on a GPU, with dropout, and
-// for models without attention. Logs the choice and its reason on rank 0. `folder` is the run's.
-// Called by all ranks; blocks.
+// Leaves "auto" with trainer.deterministic, without trainer.benchmark, on a GPU, with dropout, on a
+// context axis by rings, and for models without attention. Logs the choice and its reason on rank
+// 0. `folder` is the run's. Called by all ranks; blocks.
 nn::ModelOptions tuned_model(const TrainOptions& options, const data::Dataset& dataset,
                              const comm::Group& group, const std::filesystem::path& folder);
 
