@@ -8,6 +8,7 @@
 #include "troika/base/log.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/attention.h"
 #include "troika/nn/zoo.h"
 #include "troika/parallel/context/context_table.h"
 #include "troika/train/profile/counted_work.h"
@@ -21,12 +22,12 @@ using layout::ContextCut;
 
 constexpr int kContextRanks = 2;
 
-// Returns the block that embeds the tokens; nothing if the model has no table.
+// Returns the block that embeds the tokens; nothing if the model has no table or no attention.
 std::optional<size_t> block_of_tokens(const TrainOptions& options) {
   const compat::FakeTensorGuard no_memory;
   Task task(nn::make_model(options.model));
   const auto table = task.split_table();
-  if (table.empty()) return std::nullopt;
+  if (table.empty() || nn::attention_modules(task.module()).empty()) return std::nullopt;
   return parallel::require_context(task.blocks(), table, kContextRanks,
                                    layout::ContextMethod::ring);
 }
