@@ -182,9 +182,9 @@ TEST_F(PlanSearch, RefusesWrongFilesAndArguments) {
               HasSubstr("[plan] --machines and --bandwidth; got 2 and 1 numbers"));
   EXPECT_THAT(
       refused("--profile graph.txt --cost-model pipedream-sum --machines 4 --bandwidth -1e9"),
-      HasSubstr("[plan] --bandwidth; got -1e9, expected from 1 to 1e+18"));
+      HasSubstr("[plan] --bandwidth; got -1e9, expected from [1 - 1e+18]"));
   EXPECT_THAT(refused("--profile graph.txt --machines 4 --bandwidth inf"),
-              HasSubstr("[plan] --bandwidth; got inf, expected from 1 to 1e+18"));
+              HasSubstr("[plan] --bandwidth; got inf, expected from [1 - 1e+18]"));
   EXPECT_THAT(
       refused("--profile graph.txt --cost-model pipedream-sum --machines 0 --bandwidth 1e9"),
       HasSubstr("[plan] machines of a level; got 0"));

@@ -1,4 +1,4 @@
-// What sweeps and traces of simulated runs leave out and refuse.
+// Sweeps and traces of simulated runs: the cases that they leave out and refuse.
 #include "troika/plan/simulation/sweep.h"
 
 #include <gmock/gmock.h>

@@ -384,14 +384,12 @@ const ScheduleRow& row_of(const Plan& plan) {
 Schedule schedule_of(const Plan& plan) {
   const bool gathers =
       plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
-  if (plan.schedule == kOneStageSchedule) {
-    if (plan.micro_batches > kMostPipelinePasses) {
-      refuse(fmt::format("schedule {}", kOneStageSchedule),
-             fmt::format("{} micro-batches", plan.micro_batches),
-             fmt::format("at most {}", kMostPipelinePasses));
-    }
-    return one_stage(static_cast<int>(plan.micro_batches));
+  const bool is_one = plan.schedule == kOneStageSchedule;
+  if (is_one && plan.micro_batches > kMostPipelinePasses) {
+    refuse("schedule one_stage", fmt::format("{} micro-batches", plan.micro_batches),
+           "10^6 or less");
   }
+  if (is_one) return one_stage(static_cast<int>(plan.micro_batches));
   if (plan.schedule == kCustomSchedule) return custom_schedule(plan);
   if (plan.schedule == kAutomaticSchedule) {
     refuse("schedule auto without measured times", "a plan", "a run, which measures them");

@@ -159,8 +159,8 @@ std::string read_precision(const JsonField& field) {
                          nearest(name, {kPrecisionNames.begin(), kPrecisionNames.end()})));
 }
 
-// Reads a number of parameters, of 2 to 8 bytes each. Those that are not trained may be in the
-// fixed bytes of blocks, beside buffers.
+// Reads a number of parameters, of 2 to 8 bytes each. The fixed bytes of blocks may contain
+// parameters that are not trained, beside buffers.
 int64_t read_parameters(const JsonField& field, const std::vector<ProfiledBlock>& blocks) {
   const double parameters = field.number(0);
   if (parameters != std::floor(parameters)) {
