@@ -168,6 +168,7 @@ TEST(File, OwnFoldersAreClosedWhereOthersCanWrite) {
 TEST(File, NamesWhatItCannotRead) {
   EXPECT_ERROR(read_file("/no/such/file"), ErrorKind::usage,
                "[base] cannot read /no/such/file; got No such file or directory");
+  EXPECT_ERROR(read_file("/tmp"), ErrorKind::usage, "[base] cannot read /tmp; got Is a directory");
 }
 
 }  // namespace

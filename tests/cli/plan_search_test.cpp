@@ -192,7 +192,9 @@ TEST_F(PlanSearch, RefusesWrongFilesAndArguments) {
               HasSubstr("[plan] --machines and --bandwidth; got 2 and 1 numbers"));
   EXPECT_THAT(
       refused("--profile graph.txt --cost-model pipedream-sum --machines 4 --bandwidth -1e9"),
-      HasSubstr("[plan] bandwidth of a level; got -1000000000"));
+      HasSubstr("[plan] --bandwidth; got -1e9, expected from [1 - 1e+18]"));
+  EXPECT_THAT(refused("--profile graph.txt --machines 4 --bandwidth inf"),
+              HasSubstr("[plan] --bandwidth; got inf, expected from [1 - 1e+18]"));
   EXPECT_THAT(
       refused("--profile graph.txt --cost-model pipedream-sum --machines 0 --bandwidth 1e9"),
       HasSubstr("[plan] machines of a level; got 0"));
@@ -200,6 +202,13 @@ TEST_F(PlanSearch, RefusesWrongFilesAndArguments) {
   EXPECT_THAT(refused("--profile graph.txt --cluster c.toml --machines 2 --bandwidth 1 "
                       "--cost-model pipedream-sum"),
               HasSubstr("both --cluster and --machines"));
+  EXPECT_THAT(refused("--profile graph.txt --cluster c.toml --bandwidth 5"),
+              HasSubstr("both --cluster and --bandwidth"));
+  write_file_atomically(
+      folder_ / "large.toml",
+      "[links.group]\nbandwidth = 1e9\n[[devices]]\nhost = \"a\"\ncount = 4097\n");
+  EXPECT_THAT(refused("--profile graph.txt --cluster large.toml"),
+              HasSubstr("devices.count (large.toml:5); got 4097, expected at most 4096"));
   EXPECT_THAT(refused("--profile graph.txt --machines 2 --bandwidth 1 --trainer.devices=2"),
               HasSubstr("got --trainer.devices=2"));
   EXPECT_THAT(refused("--machines 2 --bandwidth 1"), HasSubstr("--profile"));

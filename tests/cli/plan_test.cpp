@@ -153,6 +153,8 @@ TEST_F(PlanCommand, RefusesWhatItCannotRun) {
   EXPECT_THAT(refused("precision = \"32\"", "precision = \"64\"", " --trainer.precision 32"),
               HasSubstr("[plan] trainer.precision beside --plan; got 32"));
   EXPECT_NE(troika("train --plan missing.toml" + kPlannedRun).exit_code, 0);
+  EXPECT_THAT(troika("plan --plan auto --trainer.num_nodes=2" + kPlannedRun).err,
+              HasSubstr("trainer.num_nodes and the launcher disagree; got num_nodes = 2"));
   // `plan` says what it means, and what cannot be run of it.
   write("pipeline.toml", replaced(plan, "\"data=1\"", "\"pipeline=2 data=2\""));
   const auto explained = troika("plan --plan pipeline.toml");

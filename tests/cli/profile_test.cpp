@@ -48,6 +48,12 @@ TEST_F(ProfileCommand, MeasuresOnTheRanksOfTheRun) {
   EXPECT_TRUE(nlohmann::json::parse(read_file(folder_ / "found.json"))["feasible"]);
 }
 
+TEST_F(ProfileCommand, RefusesAFolderBeforeItMeasures) {
+  const auto outcome = troika("profile --output ." + kProfiledRun);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  EXPECT_THAT(outcome.err, HasSubstr("[profile] --output; got ., a folder, expected a file"));
+}
+
 // Layers of 2 heads and of width 32, for 64 tokens of 256 words.
 TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
   write_file_atomically(folder_ / "text", std::string(2000, 'a'));

@@ -63,10 +63,38 @@ TEST_F(SimulateCluster, SimulatesAPlan) {
   // A configuration means a plan: data parallelism, of whole models, whose two ranks exchange all.
   write_file_atomically(folder_ / "profile.json",
                         R"({"model": "resnet20", )" + std::string(kProfile + 1));
-  const auto data = simulated("--trainer.accumulate_grad_batches=3 --trainer.devices=2");
+  const std::string three = "--trainer.accumulate_grad_batches=3 ";
+  const auto data =
+      simulated(three + "--data.global_batch_size=8 --trainer.devices=1 --trainer.num_nodes=2");
   EXPECT_EQ(data["mesh"], "data=2");
   EXPECT_EQ(data["step_seconds"], 3 * 6 + 0.5 + 8);
   EXPECT_EQ(data["samples_per_second"], 24 / 26.5);
+  EXPECT_EQ(data["fits"], true);
+  // A run of these options would have other micro-batches or devices.
+  const std::string files = "--profile profile.json --cluster cluster.toml " + three;
+  EXPECT_THAT(refused(files),
+              HasSubstr("[simulate] data.batch_size; got 32, expected 4, since profile.json has "
+                        "micro-batches of 4 samples on each of 2 replicas"));
+  EXPECT_THAT(refused(files + "--data.global_batch_size=7"),
+              HasSubstr("[simulate] data.global_batch_size; got 7, expected 8, since "));
+  EXPECT_THAT(refused(files + "--data.batch_size=4 --trainer.devices=2"),
+              HasSubstr("[simulate] trainer.devices; got 2, expected 1, the devices of host x of "
+                        "cluster.toml"));
+  EXPECT_THAT(refused(files + "--data.batch_size=4 --trainer.num_nodes=1"),
+              HasSubstr("[simulate] trainer.num_nodes; got 1, expected 2, the hosts with devices"));
+}
+
+TEST_F(SimulateCluster, SaysWhatDoesNotFit) {
+  write_file_atomically(
+      folder_ / "cluster.toml",
+      "[[devices]]\nhost = \"x\"\nmemory_bytes = 4096\n[[devices]]\nhost = \"y\"\n"
+      "memory_bytes = 1000\n");
+  const std::string files = "--plan plan.toml --profile profile.json --cluster cluster.toml ";
+  const auto outcome = troika(files + "--json out.json");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\ndoes not fit: rank 1 needs "));
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder_ / "out.json"))["fits"], false);
+  EXPECT_EQ(simulated("--plan plan.toml --sweep devices=2")["devices"][0]["fits"], false);
 }
 
 TEST_F(SimulateCluster, SimulatesFailures) {
@@ -114,6 +142,8 @@ TEST_F(SimulateCluster, RefusesWithFileAndField) {
                         read_file(folder_ / "plan.toml") + "[stages]\ncut = \"a|c\"\n");
   EXPECT_THAT(refused("--plan cut.toml --profile profile.json --cluster cluster.toml"),
               HasSubstr("the cut `a|c` (cut.toml:7) has a name that is not the next block's"));
+  EXPECT_THAT(refused("--plan plan.toml --profile . --cluster cluster.toml"),
+              HasSubstr("cannot read .; got Is a directory"));
   EXPECT_THAT(refused(files + "--slow 2,2"), HasSubstr("[plan] a slow rank; got rank 2 by 2"));
   EXPECT_THAT(refused(files + "--slow 1,2 --slow 1,3"), HasSubstr("expected each rank once"));
   EXPECT_THAT(refused(files + "--stragglers 0.5 inf"), HasSubstr("[simulate] --stragglers; got "));
@@ -148,7 +178,8 @@ TEST_F(SimulateCluster, RefusesWithFileAndField) {
   for (auto& block : profile["blocks"]) block["parameter_bytes"] = 4 * (3072 + 1 + 10 + 10) / 2;
   profile["blocks"][1]["forward_seconds"] = 1;
   write_file_atomically(folder_ / "profile.json", profile.dump(1));
-  const auto same = troika(unnamed + "--model.hidden_layers=1 --model.hidden_width=1");
+  const auto same =
+      troika(unnamed + "--model.hidden_layers=1 --model.hidden_width=1 --data.batch_size=4");
   EXPECT_EQ(same.exit_code, 0) << same.err;
 }
 

@@ -65,8 +65,8 @@ TEST(Cluster, HostsWithoutDevicesAreSpare) {
   EXPECT_THAT(cluster.spares, testing::ElementsAre("cpu-1"));
   EXPECT_EQ(Cluster::parse(cluster.text(), "again"), cluster) << cluster.text();
   EXPECT_ERROR(Cluster::parse(text + "[[devices]]\nhost = \"cpu-1\"\n", "c"), ErrorKind::usage,
-               "[layout] host cpu-1; got devices and count 0, expected devices, or one row with "
-               "count 0");
+               "[layout] devices.host (c:25); got cpu-1 with devices and with count 0, expected "
+               "devices, or one row with count 0");
 }
 
 TEST(Cluster, RefusesWhatIsNone) {
@@ -96,8 +96,14 @@ TEST(Cluster, RefusesWhatIsNone) {
             "[layout] c.toml has no devices; expected a table [[devices]] with a host");
   EXPECT_EQ(refused(devices + "count = -1"),
             "[layout] devices.count (c.toml:4); got -1, expected an integer >= 0");
-  EXPECT_EQ(refused(devices + "count = 2147483648"),
-            "[layout] devices of a cluster; got 2147483648 more, expected at most 2^31 - 1 in all");
+  EXPECT_EQ(refused(devices + "count = 100000000"),
+            "[layout] devices.count (c.toml:4); got 100000000, expected at most 16384");
+  EXPECT_EQ(refused(devices + "count = 16384" + devices + "count = 3"),
+            "[layout] devices.count (c.toml:7); got 16387 devices in all, expected at most 16384");
+  EXPECT_ERROR(Cluster::parse(kText, "c.toml", 6), ErrorKind::usage,
+               "[layout] devices.count (c.toml:20); got 7 devices in all, expected at most 6");
+  EXPECT_EQ(refused(devices + "group = 5000000000"),
+            "[layout] devices.group (c.toml:4); got 5000000000, expected at most 2.14748e+09");
   EXPECT_EQ(refused(devices + "flops = \"fast\""),
             "[layout] devices.flops (c.toml:4); got 'fast', expected a number >= 0");
   EXPECT_EQ(refused("[[devices]]\ncount = 2"),

@@ -131,6 +131,8 @@ TEST(Plan, ErrorsNameKeyLineAndValue) {
   EXPECT_THAT(refused("[mesh]\naxes = \"tensor=3 data=-1\"\n", 4),
               HasSubstr("mesh `tensor=3 data=-1` (plan.toml:2); got 4 ranks for data = -1, "
                         "expected a multiple of 3, the ranks of the other axes"));
+  EXPECT_THAT(refused("[schedule]\nmicro_batches = 100000000\n"),
+              HasSubstr("schedule.micro_batches (plan.toml:2); got 100000000, expected"));
   EXPECT_THAT(refused("[schedule]\nname = \"1f1\"\n"),
               HasSubstr("schedule.name (plan.toml:2); got \"1f1\", expected one of one_stage, "));
 }
@@ -240,6 +242,8 @@ TEST(Plan, HasAScheduleOfItsPipeline) {
       refused(custom),
       "[layout] schedule.actions; got 2 ranks and 2 micro-batches, expected the plan's: 2 and "
       "3");
+  EXPECT_ERROR(schedule_of({.micro_batches = 1'000'001}), ErrorKind::usage,
+               "[layout] schedule one_stage; got 1000001 micro-batches, expected 10^6 or less");
   EXPECT_EQ(refused({.chunks = 2}),
             "[layout] schedule.chunks of schedule.name one_stage; got 2, expected 0");
 }

@@ -8,13 +8,14 @@
 namespace troika::layout {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Pair;
 
 constexpr const char* kProfile = R"({
-  "model": "net", "parameters": 20,
+  "model": "net", "parameters": 5,
   "precision": "bf16-mixed", "first_micro_batch_factor": 1.25,
   "micro_batch": 32, "batches": {"bytes": 256, "placed_bytes": 128, "prefetched": 4},
   "optimizer_factor": 2, "optimizer_bytes_per_second": 5e9, "gather_bytes_per_second": 4e9, "overlap": 0.5,
@@ -68,7 +69,7 @@ std::string error_of(const std::string& text) {
 TEST(Profile, ReadsItsText) {
   const auto profile = read(kProfile);
   EXPECT_EQ(profile.model.name, "net");
-  EXPECT_EQ(profile.model.parameters, 20);
+  EXPECT_EQ(profile.model.parameters, 5);
   EXPECT_EQ(profile.micro_batch, 32);
   EXPECT_EQ(profile.optimizer_bytes_per_second, 5e9);
   EXPECT_EQ(profile.gather_bytes_per_second, 4e9);
@@ -247,6 +248,30 @@ TEST(Profile, RefusesWithTheLineAndTheField) {
               HasSubstr("; got 1e+300, expected at most 1e+18"));
   EXPECT_THAT(error_of(replaced(kProfile, "\"bandwidth\": 1.25e+10", "\"bandwidth\": 1e-300")),
               HasSubstr("; got 1e-300, expected at least 1, or 0: not known"));
+  EXPECT_EQ(
+      error_of(replaced(kProfile, "\"weight_saved_share\": 0.75", "\"weight_saved_share\": 1e18")),
+      "[layout] blocks[0].weight_saved_share (p.json:10); got 1e+18, expected at most 1e+06");
+  EXPECT_THAT(error_of(replaced(kProfile, "bf16-mixed", "bf16-mixd")),
+              AllOf(HasSubstr("precision (p.json:3); got bf16-mixd, expected one of 32, 64, "),
+                    HasSubstr("did you mean bf16-mixed?")));
+  for (const auto* parameters : {"2", "12", "1e18"}) {
+    EXPECT_THAT(
+        error_of(
+            replaced(kProfile, "\"parameters\": 5", fmt::format("\"parameters\": {}", parameters))),
+        AllOf(HasSubstr("parameters (p.json:2); got "),
+              HasSubstr("expected a number of parameters of 20 bytes, those of the blocks")));
+  }
+  EXPECT_EQ(error_of(replaced(kProfile, "\"parameters\": 5", "\"parameters\": 5.5")),
+            "[layout] parameters (p.json:2); got 5.5, expected a whole number");
+  for (const auto* name : {"a,b", "a|b", "a*", "a(", "a b", "a\\tb"}) {
+    EXPECT_THAT(
+        error_of(replaced(kProfile, "\"name\": \"side\"", fmt::format("\"name\": \"{}\"", name))),
+        HasSubstr("blocks[1].name (p.json:11); got a"));
+  }
+  EXPECT_EQ(error_of("{\n\"blocks\": [{\"name\": \"a\", \"forward_seconds\": 0, "
+                     "\"backward_input_seconds\": 0, \"backward_weight_seconds\": 0, "
+                     "\"output_bytes\": 1, \"saved_bytes\": 1, \"parameter_bytes\": 4}]}"),
+            "[layout] blocks (p.json:2); got 0 seconds in all, expected a block that takes time");
   EXPECT_THAT(error_of("{\n\"blocks\": [}"), HasSubstr("p.json:2 is not JSON"));
   EXPECT_THAT(error_of("{\"blocks\": []}"), HasSubstr("blocks (p.json:1); got none"));
   EXPECT_THAT(error_of("{\"model\": \"a\"}"), HasSubstr("blocks (p.json:1); got no such key"));
@@ -260,6 +285,25 @@ TEST(Profile, RefusesALineOfAGraph) {
             "[layout] backward_compute_time (p.json:2); got -0.500, expected a number >= 0");
   EXPECT_THAT(error_of(replaced(kGraph, "parameter_size=12.000", "parameter_size=nan")),
               HasSubstr("parameter_size (p.json:1); got nan"));
+  EXPECT_EQ(error_of(replaced(kGraph, "=0.500", "=1e308")),
+            "[layout] backward_compute_time (p.json:2); got 1e308, expected at most 1e+12");
+  EXPECT_EQ(error_of(replaced(kGraph, "parameter_size=12.000", "parameter_size=1e19")),
+            "[layout] parameter_size (p.json:1); got 1e19, expected at most 1e+18");
+  EXPECT_EQ(
+      error_of(replaced(kGraph, "[16.0; 8.0]", "[7e17; 7e17]")),
+      "[layout] activation_size (p.json:1); got [7e17; 7e17], expected a sum of at most 1e+18");
+  for (const auto* name : {"node,2", "node|2", "no(d)e2*", "node 2"}) {
+    EXPECT_EQ(error_of(replaced(kGraph, "node2 -- Conv2d", fmt::format("{} -- Conv2d", name))),
+              fmt::format("[layout] a layer (p.json:1); got {}, expected a name without blanks and "
+                          "without , | * ( )",
+                          name));
+  }
+  EXPECT_EQ(error_of(replaced(kGraph, "Linear", "Lin\xff")),
+            "[layout] the line (p.json:2); got bytes that are no UTF-8, expected text in UTF-8");
+  EXPECT_EQ(
+      error_of("node1 -- A -- forward_compute_time=0, backward_compute_time=0, "
+               "activation_size=1, parameter_size=1\n"),
+      "[layout] the layers (p.json:2); got 0 seconds in all, expected a layer that takes time");
   EXPECT_THAT(error_of(replaced(kGraph, ", parameter_size=12.000", "")),
               HasSubstr("node2 (p.json:1)"));
   EXPECT_THAT(error_of(replaced(kGraph, "\tnode2 -- node3", "\tnode2 -- node4")),

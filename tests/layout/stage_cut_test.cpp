@@ -62,6 +62,12 @@ TEST(StageCut, WritesATextThatReadsTheSame) {
   const StageEnds ends{0, 3, 3, 7};
   EXPECT_EQ(cut_text(ends, kResNet), "|stem,layer1.0,layer1.1||layer2.0,layer2.1,layer3.0,head");
   EXPECT_EQ(parse_cut(cut_text(ends, kResNet), kResNet), ends);
+  // A name that begins the next block's takes that one, too.
+  const std::vector<std::string> nested{"a", "a.x", "a.x.y", "b"};
+  EXPECT_EQ(cut_text({2, 4}, nested), "a*1,a.x*1|a.x.y,b");
+  for (const StageEnds& some : {StageEnds{2, 4}, StageEnds{1, 2, 3, 4}, StageEnds{4}}) {
+    EXPECT_EQ(parse_cut(cut_text(some, nested), nested), some);
+  }
 }
 
 double largest(const std::vector<double>& costs, const StageEnds& ends) {

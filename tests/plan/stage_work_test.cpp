@@ -301,17 +301,17 @@ TEST(Sweep, CurvesOfDevices) {
   const auto points = sweep_devices(swept_run(), {1, 2, 4, 6, 8, 16});
   ASSERT_EQ(points.size(), 6u);
   EXPECT_DOUBLE_EQ(points[0].step_seconds, 8 * 12);
-  EXPECT_DOUBLE_EQ(points[0].speed_up, 1);
+  EXPECT_EQ(points[0].speed_up, 1);
   EXPECT_DOUBLE_EQ(points[0].samples_per_second, 8 * 8 / 96.0);
   // Without links, 1f1b takes m + p - 1 times its stage.
-  EXPECT_DOUBLE_EQ(points[1].speed_up, 2 * 8.0 / 9);
-  EXPECT_DOUBLE_EQ(points[2].speed_up, 4 * 8.0 / 11);
+  EXPECT_DOUBLE_EQ(points[1].speed_up.value(), 2 * 8.0 / 9);
+  EXPECT_DOUBLE_EQ(points[2].speed_up.value(), 4 * 8.0 / 11);
   EXPECT_DOUBLE_EQ(points[2].idle_share, 3.0 / 11);
   EXPECT_EQ(points[3].used, 4);
-  EXPECT_DOUBLE_EQ(points[3].speed_up, points[2].speed_up);
+  EXPECT_DOUBLE_EQ(points[3].speed_up.value(), points[2].speed_up.value());
   EXPECT_DOUBLE_EQ(points[3].idle_share, 1 - 4 * 8.0 / 11 / 6);
   EXPECT_EQ(points[4].mesh, "pipeline=4 data=2");
-  EXPECT_DOUBLE_EQ(points[5].speed_up, 4 * points[2].speed_up);
+  EXPECT_DOUBLE_EQ(points[5].speed_up.value(), 4 * points[2].speed_up.value());
 }
 
 TEST(Sweep, FindsTheBestNumberOfMicroBatches) {

@@ -289,6 +289,7 @@ TEST(TensorAxis, SweepsKeepTheTensorAxis) {
   EXPECT_THAT(meshes,
               testing::ElementsAre("data=1 pipeline=1 tensor=2", "data=1 pipeline=2 tensor=2",
                                    "data=2 pipeline=2 tensor=2"));
+  for (const auto& point : points) EXPECT_EQ(point.speed_up, std::nullopt);  // of one device
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ namespace {
 
 [[noreturn]] void fail(std::string_view action, const std::filesystem::path& path, int error) {
   throw Error(
-      "base", error == ENOENT || error == EACCES ? ErrorKind::usage : ErrorKind::failure,
+      "base",
+      error == ENOENT || error == EACCES || error == EISDIR ? ErrorKind::usage : ErrorKind::failure,
       {.what = fmt::format("cannot {} {}", action, path.string()), .got = std::strerror(error)});
 }
 

@@ -23,6 +23,7 @@
 #include "troika/plan/search/step_layout.h"
 #include "troika/train/options/resolve_plan.h"
 #include "troika/train/profile/automatic_plan.h"
+#include "troika/train/run/run_group.h"
 
 namespace troika::cli {
 
@@ -75,8 +76,10 @@ void require_search_alone(const PlanArguments& arguments,
   if (arguments.ranks > 0 || arguments.nodes > 0) other = "--ranks or --nodes";
   if (arguments.draws) other = "--draw";
   if (!overrides.empty()) other = overrides.front();
-  if (!arguments.cluster.empty() && !arguments.search.machines.empty()) {
-    other = "both --cluster and --machines";
+  const auto& search = arguments.search;
+  if (!arguments.cluster.empty() && !(search.machines.empty() && search.bandwidths.empty())) {
+    other =
+        fmt::format("both --cluster and --{}", search.machines.empty() ? "bandwidth" : "machines");
   }
   if (other.empty()) return;
   throw Error("plan", ErrorKind::usage,
@@ -90,6 +93,7 @@ int find_here(train::TrainOptions options, const cluster::Environment& environme
               const AutomaticArguments& arguments) {
   check_memory(options);
   const auto group = join(options, environment);
+  train::require_group_of(options, group);
   const auto dataset = data::make_dataset(options.data, data::Split::train);
   options.model = fit_model(options, *dataset);
   const auto automatic = train::find_plan(options, *dataset, group, options_of(arguments));

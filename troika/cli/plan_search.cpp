@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "troika/base/error.h"
 #include "troika/base/file.h"
 #include "troika/base/text.h"
 #include "troika/cli/between.h"
@@ -23,10 +24,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 using plan::PublishedPlan;
 
+// Bounds the time of a search.
+constexpr int kMostDevices = 4096;
+
+layout::Cluster read_cluster(const std::string& file) {
+  return layout::Cluster::parse(read_file(file), file, kMostDevices);
+}
+
 std::vector<plan::MachineLevel> levels_of(const SearchArguments& arguments) {
   if (!arguments.cluster.empty()) {
-    return plan::machine_levels(
-        layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster), arguments.cluster);
+    return plan::machine_levels(read_cluster(arguments.cluster), arguments.cluster);
   }
   if (arguments.machines.empty() || arguments.machines.size() != arguments.bandwidths.size()) {
     refuse_argument(
@@ -126,6 +133,7 @@ void add_search_options(CLI::App& command, SearchArguments& arguments) {
           "--bandwidth", arguments.bandwidths,
           "with --machines: bytes per second of the links at each level, for example 12e9,1.25e9")
       ->delimiter(',')
+      ->check(between(1, 1e18))
       ->needs(profile);
   command
       .add_flag("--straight", arguments.straight,
@@ -156,7 +164,7 @@ namespace {
 // The levels of --machines as a cluster: up to three, of devices of a group, groups and hosts.
 layout::Cluster cluster_of(const SearchArguments& arguments) {
   if (!arguments.cluster.empty()) {
-    auto cluster = layout::Cluster::parse(read_file(arguments.cluster), arguments.cluster);
+    auto cluster = read_cluster(arguments.cluster);
     plan::require_links(cluster, arguments.cluster);
     return cluster;
   }
@@ -166,16 +174,16 @@ layout::Cluster cluster_of(const SearchArguments& arguments) {
     refuse_argument("plan", "levels of --machines", std::to_string(levels.size()),
                     "at most 3 with the cost model troika");
   }
-  constexpr int64_t kMostDevices = 4096;
   int64_t devices = 1;
   for (const auto& level : levels) {
-    if (level.machines < 1 || !(level.bandwidth > 0)) {
-      refuse_argument("plan", "a level of --machines and --bandwidth",
-                      fmt::format("{} of {}", level.machines, level.bandwidth), "numbers > 0");
+    if (level.machines < 1) {
+      refuse_argument("plan", "a level of --machines", std::to_string(level.machines),
+                      "a number > 0");
     }
     devices *= level.machines;
     if (devices > kMostDevices) {
-      refuse_argument("plan", "devices of --machines", std::to_string(devices), "at most 4096");
+      refuse_argument("plan", "devices of --machines", std::to_string(devices),
+                      fmt::format("at most {}", kMostDevices));
     }
   }
   const int hosts = levels.back().machines;
@@ -246,6 +254,7 @@ int search_published(const SearchArguments& arguments, const layout::Profile& pr
     fmt::print("no plan      a stage on each of the machines needs more places to cut than {}\n",
                found.cuts - 1);
   } else {
+    TROIKA_CHECK(options.memory_bytes, "without a limit of memory, these cuts fit");
     fmt::print("does not fit {} bytes for stashed copies; the nearest plan needs {:.0f}:\n",
                *options.memory_bytes, *found.least_memory_bytes);
     options.memory_bytes = found.least_memory_bytes;

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
@@ -10,12 +12,14 @@
 #include "troika/cli/between.h"
 #include "troika/cli/commands.h"
 #include "troika/cli/configuration.h"
+#include "troika/cli/refuse_argument.h"
 #include "troika/cli/session.h"
 #include "troika/compat/torch.h"
 #include "troika/data/make_dataset.h"
 #include "troika/train/profile/counted_blocks.h"
 #include "troika/train/profile/measure_profile.h"
 #include "troika/train/profile/plan_memory.h"
+#include "troika/train/run/run_group.h"
 
 namespace troika::cli {
 
@@ -25,6 +29,13 @@ struct ProfileArguments : ConfigArguments {
   std::string output = "profile.json";
   train::ProfileOptions asked;
 };
+
+// Measuring takes long, so a file that cannot be written is refused before it.
+void require_writable(const std::filesystem::path& output) {
+  std::error_code none;
+  if (!std::filesystem::is_directory(output, none)) return;
+  refuse_argument("profile", "--output", output.string() + ", a folder", "a file");
+}
 
 void print_link(const char* name, const layout::MeasuredLink& link) {
   if (link.link.bandwidth == 0) return;
@@ -59,6 +70,7 @@ int profile_here(const ProfileArguments& arguments, train::TrainOptions options,
                  const cluster::Environment& environment) {
   check_memory(options);
   const auto group = join(options, environment);
+  train::require_group_of(options, group);
   const auto dataset = data::make_dataset(options.data, data::Split::train);
   options.model = fit_model(options, *dataset);
   auto asked = arguments.asked;
@@ -116,6 +128,7 @@ Entry add_profile(CLI::App& app) {
   command->add_option("--like", arguments->asked.like,
                       "scale the times to a device with published rates, such as A100");
   return {command, [command, arguments] {
+            require_writable(arguments->output);
             const auto& asked = arguments->asked;
             std::vector<std::string> more{"--output",
                                           std::filesystem::absolute(arguments->output).string(),

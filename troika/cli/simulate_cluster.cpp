@@ -17,6 +17,7 @@
 #include "troika/cli/simulated_results.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/plan/simulation/run_trace.h"
+#include "troika/train/options/limits.h"
 #include "troika/train/options/model_sizes.h"
 #include "troika/train/options/resolve_plan.h"
 
@@ -78,6 +79,45 @@ void require_profile_of(const nn::ModelOptions& model, const layout::Profile& pr
   }
 }
 
+// Throws Error(usage) for options of a run that has other devices than the cluster.
+void require_devices_of(const train::TrainOptions& options, const layout::Cluster& cluster,
+                        const std::string& file) {
+  const auto& trainer = options.trainer;
+  const int64_t nodes = std::ssize(cluster.hosts);
+  const std::string hint = "leave it at -1 for those of the cluster";
+  if (trainer.num_nodes != -1 && trainer.num_nodes != nodes) {
+    refuse_argument("simulate", "trainer.num_nodes", std::to_string(trainer.num_nodes),
+                    fmt::format("{}, the hosts with devices of {}", nodes, file), hint);
+  }
+  if (trainer.devices == -1 || train::trains_in_threads(options)) return;
+  std::vector<int64_t> devices(cluster.hosts.size(), 0);
+  for (const auto& row : cluster.devices) devices[static_cast<size_t>(row.host)] += row.count;
+  for (size_t host = 0; host < devices.size(); ++host) {
+    if (trainer.devices == devices[host]) continue;
+    refuse_argument(
+        "simulate", "trainer.devices", std::to_string(trainer.devices),
+        fmt::format("{}, the devices of host {} of {}", devices[host], cluster.hosts[host], file),
+        hint);
+  }
+}
+
+// Throws Error(usage) for options of a run whose micro-batches have other samples than the
+// profile's.
+void require_batch_of(const train::TrainOptions& options, const layout::Plan& plan,
+                      const layout::Profile& profile, const std::string& file) {
+  const int shares = plan.mesh.sample_shares();
+  const int64_t batch = train::global_batch(options, shares);
+  if (static_cast<double>(batch) == profile.micro_batch * shares) return;
+  const bool is_whole = options.data.global_batch_size > 0;
+  refuse_argument(
+      "simulate", is_whole ? "data.global_batch_size" : "data.batch_size",
+      std::to_string(is_whole ? batch : options.data.batch_size),
+      fmt::format("{:g}, since {} has micro-batches of {:g} samples on each of {} replica{}",
+                  profile.micro_batch * (is_whole ? shares : 1), file, profile.micro_batch, shares,
+                  shares == 1 ? "" : "s"),
+      "troika profile CONFIG --micro-batch N measures others");
+}
+
 AskedPlan plan_asked(const ClusterArguments& arguments, const layout::Cluster& cluster,
                      const layout::Profile& profile, const std::vector<std::string>& overrides) {
   if (!arguments.plan.empty()) {
@@ -97,7 +137,10 @@ AskedPlan plan_asked(const ClusterArguments& arguments, const layout::Cluster& c
   auto table = train::make_table(options);
   read_configuration(table, arguments.config, overrides);
   require_profile_of(options.model, profile, arguments.profile);
-  return {train::resolve_plan(options, cluster), {}};
+  require_devices_of(options, cluster, arguments.cluster);
+  AskedPlan asked{train::resolve_plan(options, cluster), {}};
+  require_batch_of(options, asked.plan, profile, arguments.profile);
+  return asked;
 }
 
 plan::SweptRun run_asked(const ClusterArguments& arguments,
@@ -234,13 +277,13 @@ int simulate_cluster(const ClusterArguments& arguments, const std::string& json,
     run.stages = plan::stage_work(asked.profile, run.plan, asked.work);
     run.records_trace = !trace.empty();
     const auto simulation = plan::simulate_run(run);
+    if (!trace.empty()) write_file_atomically(trace, plan::trace_of(simulation));
     results = show(asked, simulation);
     if (std::isfinite(arguments.failures.mean_between_failures)) {
       auto failures = arguments.failures;
       failures.seed = run.disturbances.seed;
       results["goodput"] = show(plan::simulate_goodput(failures, simulation.step_seconds));
     }
-    if (!trace.empty()) write_file_atomically(trace, plan::trace_of(simulation));
   }
   if (!json.empty()) write_file_atomically(json, results.dump(2) + "\n");
   return 0;

@@ -96,6 +96,13 @@ void print_places(const layout::Mesh& mesh, const plan::RunSimulation& simulatio
   }
 }
 
+void print_memory(const plan::RunSimulation& simulation, const layout::Cluster& cluster,
+                  int beyond) {
+  fmt::print("\ndoes not fit: rank {} needs {}, and its device has {}\n", beyond,
+             human_bytes(simulation.ranks[static_cast<size_t>(beyond)].peak_bytes),
+             human_bytes(static_cast<double>(cluster.devices_of(beyond).memory_bytes)));
+}
+
 }  // namespace
 
 ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simulation) {
@@ -121,6 +128,8 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
   const plan::ClusterLinks links(run.cluster);
   const auto shares = link_shares(links, simulation);
   print_places(plan.mesh, simulation, links, shares);
+  const auto beyond = plan::rank_beyond_memory(simulation, run.cluster);
+  if (beyond) print_memory(simulation, run.cluster, *beyond);
   ordered_json by_rank = ordered_json::array(), by_link = ordered_json::array();
   for (int rank = 0; rank < ranks; ++rank) {
     by_rank.push_back(
@@ -144,6 +153,7 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
           {"samples_per_second", samples / step},
           {"makespan", simulation.makespan},
           {"bubble_rate", simulation.bubble_rate},
+          {"fits", !beyond},
           {"ranks", by_rank},
           {"links", by_link}};
 }
@@ -176,19 +186,22 @@ ordered_json show(const plan::Goodput& goodput) {
 
 ordered_json show(const std::vector<plan::DevicesPoint>& points) {
   ordered_json json = ordered_json::array();
-  fmt::print("{:>7}  {:>5}  {:>5}  {:>10}  {:>12}  {:>8}  {:>10}  mesh\n", "devices", "used",
+  fmt::print("{:>7}  {:>5}  {:>5}  {:>10}  {:>12}  {:>8}  {:>10}  fits  mesh\n", "devices", "used",
              "idle", "step, s", "samples/s", "speed-up", "idle time");
   for (const auto& point : points) {
-    fmt::print("{:>7}  {:>5}  {:>5}  {:>10.4g}  {:>12.6g}  {:>8.2f}  {:>8.1f} %  {}\n",
+    fmt::print("{:>7}  {:>5}  {:>5}  {:>10.4g}  {:>12.6g}  {:>8}  {:>8.1f} %  {:<4}  {}\n",
                point.devices, point.used, point.devices - point.used, point.step_seconds,
-               point.samples_per_second, point.speed_up, 100 * point.idle_share, point.mesh);
+               point.samples_per_second,
+               point.speed_up ? fmt::format("{:.2f}", *point.speed_up) : "-",
+               100 * point.idle_share, point.fits ? "yes" : "no", point.mesh);
     json.push_back({{"devices", point.devices},
                     {"idle_devices", point.devices - point.used},
                     {"mesh", point.mesh},
                     {"step_seconds", point.step_seconds},
                     {"samples_per_second", point.samples_per_second},
-                    {"speed_up", point.speed_up},
-                    {"idle_share", point.idle_share}});
+                    {"speed_up", point.speed_up ? ordered_json(*point.speed_up) : ordered_json()},
+                    {"idle_share", point.idle_share},
+                    {"fits", point.fits}});
   }
   return {{"devices", json}};
 }

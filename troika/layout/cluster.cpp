@@ -82,6 +82,14 @@ class Section {
     if (!value || value->empty()) fail(path_of(key), *node, show(*node), "a string");
     return *value;
   }
+  // Throws Error(usage) about the value of the key, with its line, or the table's if it has no such
+  // key.
+  [[noreturn]] void refuse_value(const std::string& key, std::string got,
+                                 std::string expected) const {
+    const auto* node = table_->get(key);
+    if (!node) node = table_;
+    fail(path_of(key), *node, std::move(got), std::move(expected));
+  }
 
  private:
   std::string path_of(const std::string& key) const {
@@ -98,13 +106,14 @@ class Section {
   const toml::table* table_ = nullptr;
 };
 
-void add_devices(Cluster& cluster, const Section& row) {
+void add_devices(Cluster& cluster, const Section& row, int most) {
   row.require_keys({"host", "count", "group", "memory_bytes", "flops"});
   const auto host = row.text("host");
-  const auto count = row.number<int64_t>("count", 0, 1);
+  const auto count = row.number<int64_t>("count", 0, 1, most);
   const bool is_spare = count == 0;
   if (std::ranges::count(is_spare ? cluster.hosts : cluster.spares, host) > 0) {
-    refuse("host " + host, "devices and count 0", "devices, or one row with count 0");
+    row.refuse_value("host", host + " with devices and with count 0",
+                     "devices, or one row with count 0");
   }
   if (is_spare) {
     if (std::ranges::count(cluster.spares, host) == 0) cluster.spares.push_back(host);
@@ -112,14 +121,15 @@ void add_devices(Cluster& cluster, const Section& row) {
   }
   auto found = std::ranges::find(cluster.hosts, host);
   if (found == cluster.hosts.end()) found = cluster.hosts.insert(found, host);
-  if (count > std::numeric_limits<int>::max() - cluster.ranks()) {
-    refuse("devices of a cluster", fmt::format("{} more", count), "at most 2^31 - 1 in all");
+  if (const int64_t all = cluster.ranks() + count; all > most) {
+    row.refuse_value("count", fmt::format("{} devices in all", all),
+                     fmt::format("at most {}", most));
   }
-  const auto group = row.number<int64_t>("group", 0, 0);
+  constexpr int64_t kMostGroup = std::numeric_limits<int>::max();
   cluster.devices.push_back(
       {.host = static_cast<int>(found - cluster.hosts.begin()),
        .count = static_cast<int>(count),
-       .group = static_cast<int>(std::min<int64_t>(group, std::numeric_limits<int>::max())),
+       .group = static_cast<int>(row.number<int64_t>("group", 0, 0, kMostGroup)),
        .memory_bytes = row.number<int64_t>("memory_bytes", 0, 0),
        .flops = row.rate("flops")});
 }
@@ -135,7 +145,7 @@ Cluster Cluster::uniform(int hosts, int count) {
   return cluster;
 }
 
-Cluster Cluster::parse(std::string_view toml, std::string_view name) {
+Cluster Cluster::parse(std::string_view toml, std::string_view name, int most) {
   toml::table root;
   try {
     root = toml::parse(toml, name);
@@ -157,7 +167,7 @@ Cluster Cluster::parse(std::string_view toml, std::string_view name) {
     }
   }
   if (const auto* rows = root["devices"].as_array()) {
-    for (const auto& row : *rows) add_devices(cluster, {row, name, "devices"});
+    for (const auto& row : *rows) add_devices(cluster, {row, name, "devices"}, most);
   }
   if (cluster.devices.empty()) {
     if (const auto* given = root.get("devices"); given && !given->is_array()) {

@@ -36,6 +36,10 @@ struct Devices {
   bool operator==(const Devices&) const = default;
 };
 
+// The largest number of devices of a cluster's file, which bounds the time and memory of a
+// simulation.
+inline constexpr int kMostDevices = 16'384;
+
 // The devices of a cluster, and its links by level. Text form, in TOML:
 //
 //   [links.network]        # also links.group and links.host
@@ -59,9 +63,9 @@ struct Cluster {
   static Cluster uniform(int hosts, int count);
   // Reads the text form; `name` is the file's name, for errors. Throws Error(usage) with the line
   // for invalid TOML, an unknown key (naming the nearest known one), a missing host, a value of the
-  // wrong type, a number below its minimum, and a spare host with devices; also if there is no
-  // device.
-  static Cluster parse(std::string_view toml, std::string_view name);
+  // wrong type, a number out of its range, more devices than `most` in all, and a spare host with
+  // devices; also if there is no device.
+  static Cluster parse(std::string_view toml, std::string_view name, int most = kMostDevices);
   std::string text() const;
 
   int ranks() const;

@@ -5,9 +5,12 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "troika/base/text.h"
+#include "troika/layout/block_rules.h"
 #include "troika/layout/errors/refuse.h"
+#include "troika/layout/located_json.h"
 #include "troika/layout/profile.h"
 
 namespace troika::layout {
@@ -16,6 +19,16 @@ namespace {
 
 constexpr std::string_view kSeparator = " -- ";
 constexpr double kMillisecond = 1e-3;
+
+// Profiles are also written as JSON, whose library requires UTF-8.
+bool is_utf8(std::string_view text) {
+  try {
+    nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
 
 std::vector<std::string> split_at(std::string_view text, std::string_view separator) {
   std::vector<std::string> parts;
@@ -38,35 +51,47 @@ struct Line {
     refuse(fmt::format("{} ({}:{})", shortened(what), file, number), shortened(got),
            std::move(expected));
   }
-  double number_in(const std::string& key, const std::string& text) const {
+  double number_in(const std::string& key, const std::string& text, double most) const {
     const auto value = parse_double(text);
     if (!value || !std::isfinite(*value) || *value < 0) fail(key, text, "a number >= 0");
+    if (*value > most) fail(key, text, fmt::format("at most {:g}", most));
     return *value;
   }
-  // Returns the value of `key=value`. The sizes of several outputs, [a; b], are added.
-  double value(const std::string& key, const std::string& text) const {
+  // Returns the value of `key=value`, at most `most`. The sizes of several outputs, [a; b], are
+  // added.
+  double value(const std::string& key, const std::string& text, double most) const {
     const auto parts = split_at(text, "=");
     if (parts.size() != 2 || parts[0] != key) fail(key, text, key + "=NUMBER");
     const auto list = trim(parts[1]);
-    if (!list.starts_with('[') || !list.ends_with(']')) return number_in(key, std::string(list));
+    if (!list.starts_with('[') || !list.ends_with(']'))
+      return number_in(key, std::string(list), most);
     double sum = 0;
     for (const auto& one : split_at(list.substr(1, list.size() - 2), ";")) {
-      sum += number_in(key, std::string(trim(one)));
+      sum += number_in(key, std::string(trim(one)), most);
     }
+    if (sum > most) fail(key, std::string(list), fmt::format("a sum of at most {:g}", most));
     return sum;
   }
 };
 
 ProfiledBlock read_layer(const Line& line, const std::vector<std::string>& parts) {
-  constexpr std::array<const char*, 4> kKeys{"forward_compute_time", "backward_compute_time",
-                                             "activation_size", "parameter_size"};
+  constexpr double kMostMilliseconds = kMostSeconds / kMillisecond;
+  constexpr std::array<std::pair<const char*, double>, 4> kKeys{
+      {{"forward_compute_time", kMostMilliseconds},
+       {"backward_compute_time", kMostMilliseconds},
+       {"activation_size", kMostNumber},
+       {"parameter_size", kMostNumber}}};
+  if (!is_block_name(parts[0])) line.fail("a layer", parts[0], kBlockNames);
   const auto texts = split_at(parts[2], ", ");
   if (texts.size() != kKeys.size()) {
     line.fail(parts[0], parts[2],
               "forward_compute_time, backward_compute_time, activation_size and parameter_size");
   }
   std::array<double, 4> values{};
-  for (size_t i = 0; i < kKeys.size(); ++i) values[i] = line.value(kKeys[i], texts[i]);
+  for (size_t i = 0; i < kKeys.size(); ++i) {
+    const auto& [key, most] = kKeys[i];
+    values[i] = line.value(key, texts[i], most);
+  }
   // The time of an input layer is the wait for data, which each stage loads itself.
   if (parts[1].starts_with("Input")) values = {};
   return {.name = parts[0],
@@ -93,6 +118,7 @@ Profile parse_pipedream_graph(std::string_view text, std::string_view name) {
   for (const auto& row : split(text, '\n')) {
     ++line.number;
     if (trim(row).empty()) continue;
+    if (!is_utf8(row)) line.fail("the line", "bytes that are no UTF-8", "text in UTF-8");
     const auto parts = split_at(trim(row), kSeparator);
     if (row.starts_with('\t') || row.starts_with(' ')) {
       if (parts.size() != 2) line.fail("an edge", std::string(trim(row)), "NODE -- NODE");
@@ -110,6 +136,9 @@ Profile parse_pipedream_graph(std::string_view text, std::string_view name) {
   }
   if (profile.edges.empty() && profile.blocks.size() > 1) {
     line.fail("the graph", "no edges", "a line for each, after those of the layers");
+  }
+  if (!profile.takes_time()) {
+    line.fail("the layers", "0 seconds in all", "a layer that takes time");
   }
   if (profile.topological_order().size() < profile.blocks.size()) {
     line.fail("the edges", "a circle", "edges from layers to layers that come after them");

@@ -206,7 +206,8 @@ config::Table make_table(Written& written) {
   table.add("schedule.actions", &plan.actions,
             "custom: one line for each rank, with all its actions or only its passes");
   table.add("schedule.micro_batches", &plan.micro_batches,
-            "micro-batches of each replica in an optimizer step", config::count_from(1));
+            "micro-batches of each replica in an optimizer step",
+            config::between(int64_t{1}, kMostPipelinePasses));
   table.add("schedule.in_flight", &plan.without_flushes.in_flight,
             "without flushes: micro-batches in flight on a stage for each stage that follows",
             config::count_from(1));
@@ -386,7 +387,12 @@ const ScheduleRow& row_of(const Plan& plan) {
 Schedule schedule_of(const Plan& plan) {
   const bool gathers =
       plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
-  if (plan.schedule == kOneStageSchedule) return one_stage(static_cast<int>(plan.micro_batches));
+  const bool is_one = plan.schedule == kOneStageSchedule;
+  if (is_one && plan.micro_batches > kMostPipelinePasses) {
+    refuse("schedule one_stage", fmt::format("{} micro-batches", plan.micro_batches),
+           "10^6 or less");
+  }
+  if (is_one) return one_stage(static_cast<int>(plan.micro_batches));
   if (plan.schedule == kCustomSchedule) return custom_schedule(plan);
   if (plan.schedule == kAutomaticSchedule) {
     refuse("schedule auto without measured times", "a plan", "a run, which measures them");

@@ -1,7 +1,9 @@
 #include "troika/layout/profile.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -10,8 +12,10 @@
 #include <queue>
 
 #include "troika/base/text.h"
+#include "troika/layout/block_rules.h"
 #include "troika/layout/errors/refuse.h"
 #include "troika/layout/located_json.h"
+#include "troika/layout/precision_names.h"
 
 namespace troika::layout {
 
@@ -24,7 +28,9 @@ struct BlockNumber {
   double most;
 };
 
-constexpr double kMostSeconds = 1e9, kMostSpread = 1000;
+constexpr double kMostSpread = 1000;
+// A block may need much more after a pass's first part than it saved, if it saved next to nothing.
+constexpr double kMostSavedShare = 1e6;
 
 constexpr std::array<BlockNumber, 8> kNumbers{
     {{"forward_seconds", &ProfiledBlock::forward, true, kMostSeconds},
@@ -145,9 +151,7 @@ ProfiledBlock read_block(const JsonField& field) {
   for (const auto& [key, member] : kNumbersInStage) keys.emplace_back(key);
   field.require_keys(keys);
   ProfiledBlock block{.name = field.text("name")};
-  if (block.name.empty() || block.name.find_first_of(",|*() ") != std::string::npos) {
-    field.member("name").fail(block.name, "a name without blanks and without , | * ( )");
-  }
+  if (!is_block_name(block.name)) field.member("name").fail(block.name, kBlockNames);
   if (field.has("layer")) block.layer = field.text("layer");
   for (const auto& number : kNumbers) {
     if (number.is_required || field.has(number.key)) {
@@ -156,6 +160,11 @@ ProfiledBlock read_block(const JsonField& field) {
   }
   for (const auto& [key, member] : kNumbersInStage) {
     block.in_stage.*member = field.number_or(key, block.in_stage.*member);
+  }
+  if (block.in_stage.weight_saved_share > kMostSavedShare) {
+    field.member("weight_saved_share")
+        .fail(fmt::format("{:g}", block.in_stage.weight_saved_share),
+              fmt::format("at most {:g}", kMostSavedShare));
   }
   if (field.has("has_output_layer")) {
     block.has_output_layer = field.member("has_output_layer").boolean();
@@ -172,6 +181,36 @@ ProfiledBatches read_batches(const JsonField& field) {
   ProfiledBatches batches;
   for (const auto& [key, member] : kBatchNumbers) batches.*member = field.number_or(key, 0);
   return batches;
+}
+
+std::string read_precision(const JsonField& field) {
+  auto name = field.text();
+  if (std::ranges::count(kPrecisionNames, name) > 0) return name;
+  field.fail(name, fmt::format("one of {}", fmt::join(kPrecisionNames, ", ")),
+             fmt::format("did you mean {}?",
+                         nearest(name, {kPrecisionNames.begin(), kPrecisionNames.end()})));
+}
+
+// Reads a number of parameters, of 2 to 8 bytes each. The fixed bytes of blocks may contain
+// parameters that are not trained, beside buffers.
+int64_t read_parameters(const JsonField& field, const std::vector<ProfiledBlock>& blocks) {
+  const double parameters = field.number(0);
+  if (parameters != std::floor(parameters)) {
+    field.fail(fmt::format("{:g}", parameters), "a whole number");
+  }
+  double trained = 0, fixed = 0;
+  for (const auto& block : blocks) {
+    trained += block.parameter_bytes;
+    fixed += block.in_stage.fixed_bytes;
+  }
+  constexpr double kLeastSize = 2, kMostSize = 8, kMargin = 0.01;  // for numbers that are rounded
+  const bool is_said = trained > 0 && parameters > 0;
+  if (is_said && (trained > kMostSize * parameters * (1 + kMargin) ||
+                  trained + fixed < kLeastSize * parameters * (1 - kMargin))) {
+    field.fail(fmt::format("{:.0f}", parameters),
+               fmt::format("a number of parameters of {:.0f} bytes, those of the blocks", trained));
+  }
+  return static_cast<int64_t>(parameters);
 }
 
 size_t index_of(const std::map<std::string, size_t>& names, const JsonField& field) {
@@ -242,9 +281,8 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
                      "links", "blocks", "edges"});
   Profile profile;
   if (file.has("model")) profile.model.name = file.text("model");
-  profile.model.parameters = static_cast<int64_t>(file.number_or("parameters", 0));
   if (file.has("device")) profile.device = file.text("device");
-  if (file.has("precision")) profile.precision = file.text("precision");
+  if (file.has("precision")) profile.precision = read_precision(file.member("precision"));
   profile.device_flops = read_rate_or_none(file, "device_flops");
   profile.micro_batch = file.number_or("micro_batch", 1, 1);
   if (file.has("splits_backward")) {
@@ -267,12 +305,22 @@ Profile Profile::parse(std::string_view text, std::string_view name) {
     }
   }
   if (profile.blocks.empty()) file.member("blocks").fail("none", "at least one block");
+  if (!profile.takes_time()) {
+    file.member("blocks").fail("0 seconds in all", "a block that takes time");
+  }
+  if (file.has("parameters")) {
+    profile.model.parameters = read_parameters(file.member("parameters"), profile.blocks);
+  }
   if (!file.has("edges")) return profile;
   read_edges(profile, file, names);
   if (profile.topological_order().size() < profile.blocks.size()) {
     file.member("edges").fail("a circle", "edges from blocks to blocks that come after them");
   }
   return profile;
+}
+
+bool Profile::takes_time() const {
+  return std::ranges::any_of(blocks, [](const auto& block) { return block.seconds() > 0; });
 }
 
 std::string Profile::text() const {

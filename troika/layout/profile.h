@@ -212,11 +212,15 @@ struct Profile {
   // backward time counts for inputs and half for weights, and Input layers get no times and no
   // bytes. `name` is the file's name, for errors. Throws Error(usage) with the line
   // and the field for other text, an unknown, missing or repeated key, a number that is negative or
-  // not finite, shares whose sum is above 1, a repeated block name, an edge of an unknown block,
-  // and edges that form a cycle.
+  // beyond its limit, shares whose sum is above 1, an unknown precision, a number of parameters
+  // that does not fit their bytes, a block name that is repeated or that a layout string of stages
+  // cannot have, blocks that take no time, an edge of an unknown block, and edges that form a
+  // cycle.
   static Profile parse(std::string_view text, std::string_view name);
   std::string text() const;
 
+  // Whether a pass of one of the blocks does.
+  bool takes_time() const;
   // Returns the seconds that an all-gather of so many bytes takes longer than its messages.
   double gather_seconds(double bytes) const {
     return gather_bytes_per_second > 0 ? bytes / gather_bytes_per_second : 0;

@@ -32,6 +32,11 @@ size_t to_count(std::string_view text) {
   return number <= kMostRepetitions ? number : 0;
 }
 
+// Whether an item with this name takes the block.
+bool is_of(std::string_view block, std::string_view name) {
+  return block.starts_with(name) && (block.size() == name.size() || block[name.size()] == '.');
+}
+
 // Reads a layout string without parentheses, item by item.
 class CutReader {
  public:
@@ -85,10 +90,6 @@ class CutReader {
     const auto number = to_count(digits);
     if (number == 0) fail("a repetition that is not a number", "*" + digits, "*1 or more");
     return number;
-  }
-
-  static bool is_of(std::string_view block, std::string_view name) {
-    return block.starts_with(name) && (block.size() == name.size() || block[name.size()] == '.');
   }
 
  private:
@@ -154,7 +155,11 @@ std::string cut_text(const StageEnds& ends, const std::vector<std::string>& bloc
   size_t begin = 0;
   for (size_t s = 0; s < ends.size(); ++s) {
     if (s > 0) text += '|';
-    for (size_t i = begin; i < ends[s]; ++i) text += (i > begin ? "," : "") + blocks[i];
+    for (size_t i = begin; i < ends[s]; ++i) {
+      text += (i > begin ? "," : "") + blocks[i];
+      // The name alone would take the next block, too.
+      if (i + 1 < blocks.size() && is_of(blocks[i + 1], blocks[i])) text += "*1";
+    }
     begin = ends[s];
   }
   return text;

@@ -8,6 +8,7 @@
 #include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/precision_names.h"
 
 namespace troika::nn {
 
@@ -32,6 +33,8 @@ constexpr std::array<PrecisionName, 10> kPrecisions{{
     {"bf16", "bf16-mixed", at::kFloat, at::kBFloat16},
     {"16", "16-mixed", at::kFloat, at::kHalf},
 }};
+static_assert(std::ranges::equal(kPrecisions, layout::kPrecisionNames, {},
+                                 [](const auto& entry) { return std::string_view(entry.name); }));
 
 // Tries the operators, since support came to devices in many different versions of LibTorch.
 bool can_compute(at::ScalarType type, c10::DeviceType device) {

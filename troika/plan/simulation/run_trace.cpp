@@ -5,12 +5,18 @@
 #include <chrono>
 
 #include "troika/base/trace.h"
+#include "troika/plan/errors/refuse.h"
 
 namespace troika::plan {
 
 std::string trace_of(const RunSimulation& simulation) {
   const Clock::time_point origin{};
+  constexpr double kMostSeconds = 9e9;  // 2^63 nanoseconds are 9.2e9 s
   const auto at = [&](double seconds) {
+    if (seconds > kMostSeconds) {
+      refuse("seconds of a trace", fmt::format("{:g}", seconds),
+             fmt::format("at most {:g}", kMostSeconds));
+    }
     return origin + std::chrono::round<Clock::duration>(std::chrono::duration<double>(seconds));
   };
   std::vector<RankTrace> ranks;

@@ -11,7 +11,8 @@ namespace troika::plan {
 // tracks of a real run's trace: `compute` has the steps with their forward and backward passes,
 // optimizer, and waits for collectives (finish_backward); `communication` has the collectives along
 // the data axis. In addition, `passes` names each pass in the text form of schedules, and
-// `messages` has the sends.
+// `messages` has the sends. Throws Error(usage) for times beyond 9e9 seconds, which a trace cannot
+// have.
 std::string trace_of(const RunSimulation& simulation);
 
 }  // namespace troika::plan

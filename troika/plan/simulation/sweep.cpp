@@ -18,7 +18,7 @@ using layout::Plan;
 
 namespace {
 
-constexpr int kMostMicroBatches = 1'000'000, kMostDevices = 16'384;
+constexpr int kMostMicroBatches = 1'000'000;
 constexpr size_t kMostValues = 10'000;
 constexpr std::string_view kDefaultRange = "1..1024";
 constexpr double kOneSample = 1 - 1e-9;  // up to rounding
@@ -84,12 +84,33 @@ RunSimulation simulated(const SweptRun& swept, const Plan& plan, const Cluster& 
   return simulate_run(run);
 }
 
+// Throws Error(usage) for a mesh that on_devices() cannot change.
+void require_mesh_of_sweep(const SimulatedRun& run) {
+  const auto& mesh = run.plan.mesh;
+  const auto what = "mesh of a sweep over devices" + run.places.of("mesh.axes");
+  if (mesh.has_uneven_stages()) refuse(what, mesh.text(), "stages with equal replicas");
+  for (const auto axis : mesh.axes()) {
+    const bool is_known = axis == Axis::data || axis == Axis::pipeline || axis == Axis::tensor ||
+                          axis == Axis::context;
+    if (!is_known && mesh.size(axis) > 1) {
+      refuse(what, mesh.text(), "the axes data, pipeline, tensor and context alone");
+    }
+  }
+}
+
+// Whether the parts of the plan, such as its groups of ZeRO, go with its numbers of ranks.
+bool is_consistent(const Plan& plan) {
+  try {
+    plan.verify();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // Returns the plan changed to `devices` devices, at least as many as its tensor and context axes
 // have. If these do not divide among the stages, it uses fewer.
 Plan on_devices(const Plan& plan, int devices) {
-  if (plan.mesh.has_uneven_stages()) {
-    refuse("mesh of a sweep over devices", plan.mesh.text(), "stages with equal replicas");
-  }
   Plan scaled = plan;
   const int inner = plan.mesh.size(Axis::tensor) * plan.mesh.size(Axis::context);
   const int stages = std::min(plan.mesh.size(Axis::pipeline), devices / inner);
@@ -131,7 +152,7 @@ SweepRange SweepRange::parse(std::string_view text) {
   SweepRange range;
   if (name != "devices" && name != "micro_batches") refuse_sweep(text);
   range.what = name == "devices" ? What::devices : What::micro_batches;
-  const int most = range.what == What::devices ? kMostDevices : kMostMicroBatches;
+  const int most = range.what == What::devices ? layout::kMostDevices : kMostMicroBatches;
   const auto values = equals == text.npos ? kDefaultRange : text.substr(equals + 1);
   if (values.find("..") != values.npos) {
     range.values = parse_range(text, values, most);
@@ -175,13 +196,29 @@ Cluster resized(const Cluster& cluster, int devices) {
   return result;
 }
 
+std::optional<int> rank_beyond_memory(const RunSimulation& simulation, const Cluster& cluster) {
+  std::optional<int> found;
+  double most = 0;
+  for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
+    const auto memory = cluster.devices_of(static_cast<int>(rank)).memory_bytes;
+    const double beyond = simulation.ranks[rank].peak_bytes - static_cast<double>(memory);
+    if (memory == 0 || beyond <= most) continue;
+    most = beyond;
+    found = static_cast<int>(rank);
+  }
+  return found;
+}
+
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices) {
+  require_mesh_of_sweep(swept.run);
+  swept.run.plan.verify();
   const auto rate_on = [&](int count, DevicesPoint& point) {
     const auto& mesh = swept.run.plan.mesh;
     if (count < mesh.size(Axis::tensor) * mesh.size(Axis::context)) return false;
     const auto plan = on_devices(swept.run.plan, count);
-    if (!is_in_domain(plan)) return false;
-    const auto simulation = simulated(swept, plan, resized(swept.run.cluster, count), 1);
+    if (!is_in_domain(plan) || !is_consistent(plan)) return false;
+    const auto cluster = resized(swept.run.cluster, count);
+    const auto simulation = simulated(swept, plan, cluster, 1);
     point.devices = count;
     point.used = plan.mesh.ranks();
     point.mesh = plan.mesh.text();
@@ -192,6 +229,7 @@ std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector
     double computes = 0;
     for (const auto& rank : simulation.ranks) computes += rank.compute_seconds;
     point.idle_share = 1 - computes / (point.step_seconds * count);
+    point.fits = !rank_beyond_memory(simulation, cluster);
     return true;
   };
   std::vector<DevicesPoint> points;
@@ -204,6 +242,11 @@ std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector
     if (!rate_on(count, point)) continue;
     if (has_one) point.speed_up = point.samples_per_second / one.samples_per_second;
     points.push_back(point);
+  }
+  if (points.empty()) {
+    refuse("devices of a sweep", fmt::format("{}", fmt::join(devices, ",")),
+           fmt::format("a number on which mesh {} and schedule {} run", swept.run.plan.mesh.text(),
+                       swept.run.plan.schedule));
   }
   return points;
 }
@@ -223,12 +266,10 @@ std::vector<MicroBatchesPoint> sweep_micro_batches(const SweptRun& swept,
     point.samples = each;
     point.step_seconds = mean_seconds(simulation);
     point.bubble_rate = simulation.bubble_rate;
-    for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
-      const double peak = simulation.ranks[rank].peak_bytes;
-      const auto memory = swept.run.cluster.devices_of(static_cast<int>(rank)).memory_bytes;
-      point.peak_bytes = std::max(point.peak_bytes, peak);
-      if (memory > 0 && peak > static_cast<double>(memory)) point.fits = false;
+    for (const auto& rank : simulation.ranks) {
+      point.peak_bytes = std::max(point.peak_bytes, rank.peak_bytes);
     }
+    point.fits = !rank_beyond_memory(simulation, swept.run.cluster);
   }
   return points;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,18 +38,22 @@ struct DevicesPoint {
   std::string mesh;
   double step_seconds = 0;  // mean
   double samples_per_second = 0;
-  double speed_up = 0;    // relative to one device; 0 if the plan cannot run on one device
+  std::optional<double> speed_up =
+      {};                 // relative to one device; none if the plan does not run there
   double idle_share = 0;  // share of the devices' time spent waiting or unused
+  bool fits = true;       // in each device's memory, if known
 };
 
 // Simulates the plan on the first n devices for each n. A point has pipelines of the plan's length
 // (of fewer stages if n is less), of its tensor axis, and as many of them as fit; numbers below the
 // size of the tensor axis are skipped. Each replica has the plan's number of
 // micro-batches. A cluster with fewer devices is extended by hosts like its last one. Skips numbers
-// of stages outside the schedule's domain. Where a point needs fewer stages, the plan's cut is not
-// used. Slow ranks that a point does not have are ignored. Throws Error(usage) for stages with
-// different numbers of replicas, and for a plan with a custom schedule if a point needs fewer
-// stages. Throws the errors of simulate_run() and stage_work().
+// of stages outside the schedule's domain, and numbers of replicas that Plan::verify() refuses,
+// such as those that a group of ZeRO does not divide. Where a point needs fewer stages, the plan's
+// cut is not used. Slow ranks that a point does not have are ignored. Throws Error(usage) for
+// stages with different numbers of replicas, for axes other than data, pipeline and tensor, for a
+// plan with a custom schedule if a point needs fewer stages, and if all points are skipped. Throws
+// the errors of simulate_run() and stage_work().
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices);
 
 struct MicroBatchesPoint {
@@ -65,6 +70,11 @@ struct MicroBatchesPoint {
 // sample.
 std::vector<MicroBatchesPoint> sweep_micro_batches(const SweptRun& swept,
                                                    const std::vector<int>& micro_batches);
+
+// Returns the rank that has the most bytes beyond the memory of its device; nothing if all ranks
+// fit, as far as the memory is known.
+std::optional<int> rank_beyond_memory(const RunSimulation& simulation,
+                                      const layout::Cluster& cluster);
 
 // Returns the fastest point that fits; null if none fits.
 const MicroBatchesPoint* best_of(const std::vector<MicroBatchesPoint>& points);
