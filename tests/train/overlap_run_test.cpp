@@ -4,6 +4,7 @@
 #include "tests/support/errors.h"
 #include "tests/train/checkpointed_runs.h"
 #include "troika/layout/plan.h"
+#include "troika/nn/sequential.h"
 #include "troika/observe/report/timeline.h"
 
 namespace troika::train {
@@ -170,6 +171,16 @@ TEST_F(OverlapRun, RefusesWhatDoesNotCombine) {
   };
   expect_refused(cut(2), 2, "a training_step() of the task",
                  [] { return std::make_shared<OwnStep>(make_sized_model("gpt")); });
+  auto recomputed = cut(2);
+  recomputed.trainer.recompute = "full";
+  expect_refused(recomputed, 2, "does not combine with trainer.recompute of own models", [] {
+    const torch::nn::Sequential layers{torch::nn::Linear(3, 2)};
+    return std::make_shared<Task>(nn::from_sequential(layers));
+  });
+  auto planned = cut(2);
+  planned.trainer.plan =
+      layout::Plan{.mesh = layout::Mesh::parse("tensor=2"), .micro_batches = 2}.text();
+  expect_refused(planned, 2, "the overlap of two micro-batches is that of the plan");
 }
 
 }  // namespace
