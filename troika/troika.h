@@ -71,6 +71,7 @@
 #include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/sync_batch_norm.h"
+#include "troika/parallel/tensor/lanes.h"
 #include "troika/parallel/tensor/split_table.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 #include "troika/parallel/warm_up.h"

@@ -86,8 +86,13 @@ void step(const comm::Group& group, const nn::Tensors& batch) {
 #include "tensor-parallelism-1.inc"
 }
 
-parallel::SplitTable own_rules() {
+void overlap(const std::shared_ptr<nn::Model>& model, const std::vector<nn::Tensors>& batches,
+             const std::function<at::Tensor(nn::Model&, const nn::Tensors&)>& loss){
 #include "tensor-parallelism-2.inc"
+}
+
+parallel::SplitTable own_rules() {
+#include "tensor-parallelism-3.inc"
   return rules;
 }
 

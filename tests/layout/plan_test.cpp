@@ -17,6 +17,7 @@ Plan unusual_plan() {
           .stages = {.cut = "stem|head",
                      .parameters = 123,
                      .sequence_parallel = true,
+                     .tensor_overlap = true,
                      .context_method = "all_to_all"},
           .schedule = "custom",
           .chunks = 2,
@@ -170,6 +171,29 @@ TEST(Plan, PartsAgree) {
   EXPECT_EQ(
       refused({.mesh = Mesh::parse("data=2 tensor=1"), .stages = {.sequence_parallel = true}}),
       "none");
+  const ModelStages overlapped{.tensor_overlap = true};
+  const auto cut = Mesh::parse("data=2 tensor=2");
+  EXPECT_EQ(refused({.mesh = cut, .stages = overlapped, .micro_batches = 2}), "none");
+  EXPECT_EQ(refused({.mesh = mesh, .stages = overlapped, .micro_batches = 2}),
+            "[layout] mesh.tensor_overlap of mesh.axes data=6; got true, expected a tensor axis of "
+            "2 or more ranks, or false");
+  EXPECT_EQ(refused({.mesh = cut, .stages = overlapped}),
+            "[layout] mesh.tensor_overlap of 1 micro-batch a step; got true, expected 2 or more: "
+            "trainer.accumulate_grad_batches, or false");
+  EXPECT_EQ(refused({.mesh = cut, .stages = overlapped, .schedule = "gpipe", .micro_batches = 2}),
+            "[layout] mesh.tensor_overlap of schedule.name gpipe; got true, expected schedule.name "
+            "one_stage: strategy tp without zero.stage, or false");
+  EXPECT_EQ(
+      refused(
+          {.mesh = Mesh::parse("tensor=2 context=2"), .stages = overlapped, .micro_batches = 2}),
+      "[layout] mesh.tensor_overlap of mesh.axes tensor=2 context=2; got true, expected no "
+      "context axis, or false");
+  EXPECT_EQ(refused({.mesh = cut,
+                     .stages = overlapped,
+                     .micro_batches = 2,
+                     .offload = {.activations = "host"}}),
+            "[layout] mesh.tensor_overlap of memory.offload_activations host; got true, expected "
+            "no offload, or false");
   EXPECT_EQ(refused({.mesh = mesh, .stages = {.context_method = "all_to_all"}}),
             "[layout] mesh.context_method of mesh.axes data=6; got all_to_all, expected a context "
             "axis, or ring");
@@ -282,6 +306,13 @@ TEST(Plan, IsExplained) {
   EXPECT_THAT(
       explain({.mesh = Mesh::parse("tensor=2"), .stages = {.sequence_parallel = true}}),
       HasSubstr("layers     cut over the 2 ranks of each tensor axis, as tokens between them\n"));
+  EXPECT_THAT(
+      explain({.mesh = Mesh::parse("tensor=2"),
+               .stages = {.tensor_overlap = true},
+               .micro_batches = 3}),
+      testing::AllOf(HasSubstr("each tensor axis; collectives of a forward pass beside that "
+                               "of another micro-batch\n"),
+                     HasSubstr("actions    0F0 0F1 0B0 0B1 0F2 0B2 0REDUCE 0STEP\n")));
   const auto cut = explain({.mesh = Mesh::parse("context=2")});
   EXPECT_THAT(cut,
               HasSubstr("samples    cut by tokens over the 2 ranks of each context axis, ring\n"));

@@ -45,6 +45,7 @@ TEST(Schedule, TextRoundTrips) {
     EXPECT_EQ(Schedule::parse(schedule.text()), schedule);
   }
   EXPECT_EQ(one_stage(2).text(), "0F0 0B0 0F1 0B1 0REDUCE 0STEP\n");
+  EXPECT_EQ(one_stage(3, 2).text(), "0F0 0F1 0B0 0B1 0F2 0B2 0REDUCE 0STEP\n");
 }
 
 // Each rank begins a send and a receive together.
@@ -76,6 +77,7 @@ TEST(Schedule, TakesWhatHolds) {
   EXPECT_EQ(problem_of(kSplitBackward), "none");
   EXPECT_EQ(problem_of(one_stage(1).text()), "none");
   EXPECT_EQ(problem_of(one_stage(5).text()), "none");
+  EXPECT_EQ(problem_of(one_stage(5, 2).text()), "none");
   EXPECT_EQ(problem_of("0F0 0SEND_F0\n1RECV_F0 1F0\n"), "none") << "an evaluation";
   // A rank with the first stage and the last needs no message of its own.
   EXPECT_EQ(problem_of("0F0 0SEND_F0 2RECV_F0 2F0 2B0 2SEND_B0 0RECV_B0 0B0 0STEP 2STEP\n"

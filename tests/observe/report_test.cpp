@@ -133,10 +133,10 @@ TEST_F(Report, ReadsATrace) {
   const auto trace = read_trace(folder_ / "trace.json");
   ASSERT_EQ(trace.ranks.size(), 2u);
   EXPECT_EQ(trace.ranks[0].spans.size(), 6u);
-  const auto rank = overlap(trace.ranks[0]);
+  const auto rank = bucket_overlap(trace.ranks[0]);
   EXPECT_NEAR(rank.communication, 0.030, 1e-12) << "without the first step";
   EXPECT_NEAR(rank.hidden, 0.020, 1e-12);
-  const auto one_thread = overlap(trace.ranks[1]);
+  const auto one_thread = bucket_overlap(trace.ranks[1]);
   EXPECT_NEAR(one_thread.communication, 0.010, 1e-12);
   EXPECT_EQ(one_thread.hidden, 0) << "on the thread of the backward pass";
   EXPECT_EQ(typical_step(trace), 1);

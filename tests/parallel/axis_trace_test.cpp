@@ -5,6 +5,7 @@
 #include <future>
 #include <vector>
 
+#include "tests/parallel/named_events.h"
 #include "tests/parallel/tensor_models.h"
 #include "troika/base/trace.h"
 #include "troika/comm/local/local.h"
@@ -13,12 +14,6 @@
 
 namespace troika::parallel::tensor_test {
 namespace {
-
-std::vector<TraceEvent> named_events(const Trace& trace, const std::string& name) {
-  auto events = trace.events();
-  std::erase_if(events, [&](const TraceEvent& event) { return event.name != name; });
-  return events;
-}
 
 // Rank 1 joins the sum of the gradient of the last layer's `c_fc` when rank 0 has computed the
 // gradient of its weight. So that sum runs beside this computation on rank 0, or never ends. With

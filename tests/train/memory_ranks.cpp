@@ -229,11 +229,18 @@ void expect_tensor_axes(const comm::Group& group) {
       }
     }
   }
-  if (group.size() < 4) return;
   auto options = options_for("gpt");
   options.trainer.strategy = "tp";
   options.mesh.tensor = 2;
+  // The prediction is that of a pair of micro-batches that follows another one, with its gradients.
+  options.mesh.tensor_overlap = true;
+  options.trainer.accumulate_grad_batches = 4;
+  expect_pipeline(options, group);
+  if (group.size() < 4) return;
   options.trainer.recompute = "full";
+  expect_pipeline(options, group);
+  options.mesh.tensor_overlap = false;
+  options.trainer.accumulate_grad_batches = 1;
   expect_pipeline(options, group);
   options.trainer.recompute = "none";
   options.trainer.precision = "bf16-true";

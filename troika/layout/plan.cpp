@@ -12,6 +12,7 @@
 #include "troika/base/text.h"
 #include "troika/layout/context_method.h"
 #include "troika/layout/errors/refuse.h"
+#include "troika/layout/plan_axes.h"
 #include "troika/layout/plan_places.h"
 #include "troika/layout/plan_without_flushes.h"
 #include "troika/layout/schedules/complete.h"
@@ -189,6 +190,9 @@ config::Table make_table(Written& written) {
       config::count_from(0));
   table.add("mesh.sequence_parallel", &plan.stages.sequence_parallel,
             "each rank of a tensor axis has its part of the tokens between cut layers");
+  table.add("mesh.tensor_overlap", &plan.stages.tensor_overlap,
+            "two micro-batches run forward at the same time: one computes while the other's "
+            "collectives over the tensor axis run");
   table.add("mesh.context_method", &plan.stages.context_method,
             "how the ranks of a context axis compute attention",
             config::one_of(context_method_names()));
@@ -332,13 +336,7 @@ void Plan::verify() const {
     refuse("servers.delay of servers.consistency " + servers.consistency,
            std::to_string(servers.delay), "0, or servers.consistency bounded");
   }
-  if (stages.sequence_parallel && std::ranges::count(mesh.axes(), Axis::tensor) == 0)
-    refuse("mesh.sequence_parallel of mesh.axes " + mesh.text(), "true", "a tensor axis, or false");
-  if (stages.context_method != ModelStages().context_method &&
-      std::ranges::count(mesh.axes(), Axis::context) == 0) {
-    refuse("mesh.context_method of mesh.axes " + mesh.text(), stages.context_method,
-           "a context axis, or " + ModelStages().context_method);
-  }
+  verify_axes(*this);
   const bool is_downpour = exchange.method == ExchangeMethod::downpour;
   if (is_downpour && servers.consistency != "eventual") {
     refuse("servers.consistency of exchange.method downpour_sgd", servers.consistency,
@@ -392,7 +390,8 @@ Schedule schedule_of(const Plan& plan) {
     refuse("schedule one_stage", fmt::format("{} micro-batches", plan.micro_batches),
            "10^6 or less");
   }
-  if (is_one) return one_stage(static_cast<int>(plan.micro_batches));
+  if (is_one)
+    return one_stage(static_cast<int>(plan.micro_batches), plan.stages.tensor_overlap ? 2 : 1);
   if (plan.schedule == kCustomSchedule) return custom_schedule(plan);
   if (plan.schedule == kAutomaticSchedule) {
     refuse("schedule auto without measured times", "a plan", "a run, which measures them");

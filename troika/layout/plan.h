@@ -137,6 +137,9 @@ struct ModelStages {
   // Whether each rank of a tensor axis has 1/t of the tokens between the cut layers of its stages
   // (sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198).
   bool sequence_parallel = false;
+  // Whether two micro-batches run forward at the same time, so that a rank computes one of them
+  // while it waits for the other's collectives over the tensor axis. Needs a single stage.
+  bool tensor_overlap = false;
   // How the ranks of a context axis compute attention: of context_method_names().
   std::string context_method = "ring";
 
@@ -174,7 +177,7 @@ struct Plan {
   static Plan parse(std::string_view toml, std::string_view name, int world = 0);
   // Returns all keys, each with a comment.
   std::string text() const;
-  // Throws Error(usage) if ZeRO's stage or group, threads, sequence parallelism, values of
+  // Throws Error(usage) if ZeRO's stage or group, threads, values of a tensor or context axis, of
   // `servers`, `downpour`, `sandblaster`, `summation` or `outer`, or a schedule without flushes are
   // combined with a method, a mesh, micro-batches or each other in a way that is not supported.
   void verify() const;

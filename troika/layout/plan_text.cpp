@@ -145,8 +145,12 @@ std::string explain(const Plan& plan) {
                       : "",
                   is_whole && !plan.stages.cut.empty() ? ", " + plan.stages.cut : plan.stages.cut));
   if (const auto tensor = plan.mesh.size(Axis::tensor); tensor > 1) {
-    lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis{}", tensor,
-                                plan.stages.sequence_parallel ? ", as tokens between them" : ""));
+    lines.push_back(fmt::format("layers     cut over the {} ranks of each tensor axis{}{}", tensor,
+                                plan.stages.sequence_parallel ? ", as tokens between them" : "",
+                                plan.stages.tensor_overlap
+                                    ? "; collectives of a forward pass beside that of another "
+                                      "micro-batch"
+                                    : ""));
   }
   if (const auto context = plan.mesh.size(Axis::context); context > 1) {
     lines.push_back(

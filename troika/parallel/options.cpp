@@ -265,6 +265,10 @@ void add_options(config::Table& table, MeshOptions& options) {
   table.add("mesh.sequence_parallel", &options.sequence_parallel,
             "tp and 3d: between layers, each rank computes its share of the tokens, in norms and "
             "dropout");
+  table.add("mesh.tensor_overlap", &options.tensor_overlap,
+            "tp: two micro-batches of a step run forward at the same time: one computes while the "
+            "other's sums over the tensor axis run; takes the memory of both "
+            "(docs/tensor-parallelism.md)");
   table.add("mesh.context", &options.context,
             "cp, tp and 3d: number of ranks that each compute a part of the tokens of a sample "
             "(docs/context-parallelism.md); -1: with cp the ranks that mesh.data leaves, otherwise "

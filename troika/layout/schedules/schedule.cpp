@@ -218,12 +218,14 @@ std::string Schedule::text() const {
   return text;
 }
 
-Schedule one_stage(int micro_batches) {
+Schedule one_stage(int micro_batches, int together) {
   Schedule schedule;
   auto& actions = schedule.ranks.emplace_back();
-  for (int m = 0; m < micro_batches; ++m) {
-    actions.push_back({Kind::forward, 0, m});
-    actions.push_back({Kind::backward, 0, m});
+  for (int first = 0; first < micro_batches; first += together) {
+    const int end = std::min(first + together, micro_batches);
+    for (const auto kind : {Kind::forward, Kind::backward}) {
+      for (int m = first; m < end; ++m) actions.push_back({kind, 0, m});
+    }
   }
   actions.push_back({Kind::reduce, 0});
   actions.push_back({Kind::step, 0});

@@ -82,7 +82,8 @@ struct Schedule {
 
 // Returns the schedule of a model with a single stage: each micro-batch runs forward and then
 // backward, so the activations of only one micro-batch are in memory at a time. The reduction and
-// the optimizer step follow.
-Schedule one_stage(int micro_batches);
+// the optimizer step follow. With `together` above 1, the forward passes of so many micro-batches
+// run before their backward passes.
+Schedule one_stage(int micro_batches, int together = 1);
 
 }  // namespace troika::layout

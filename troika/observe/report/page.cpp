@@ -129,37 +129,68 @@ std::string stragglers(const RunRecord& run) {
                        {"rank", "own time a step, ms", "above the median", "most of it in"}, rows));
 }
 
+// A table of the ranks' communication, and the part of it that is hidden.
+struct OverlapTable {
+  Overlap all;
+  std::vector<Cells> rows;
+};
+
+OverlapTable overlap_table(const TraceRecord& trace, Overlap (*of)(const RankTimeline& rank)) {
+  OverlapTable table;
+  for (size_t r = 0; r < trace.ranks.size(); ++r) {
+    const Overlap rank = of(trace.ranks[r]);
+    table.all.communication += rank.communication;
+    table.all.hidden += rank.hidden;
+    table.rows.push_back({trace.ranks[r].name, number(rank.communication), number(rank.hidden),
+                          percent(rank.hidden / rank.communication),
+                          number(trace.clock_errors[r])});
+  }
+  return table;
+}
+
 std::string timeline(const RunRecord& run) {
-  const std::string title = "Communication beside the backward pass";
+  const std::string title = "Communication beside computation";
   if (!run.trace) {
     return section(title,
                    "<p>The run has no timeline. <code>troika train CONFIG --trace</code> "
                    "writes one.</p>\n");
   }
   const TraceRecord& trace = *run.trace;
-  std::vector<Cells> rows;
-  Overlap all;
-  for (size_t r = 0; r < trace.ranks.size(); ++r) {
-    const Overlap rank = overlap(trace.ranks[r]);
-    all.communication += rank.communication;
-    all.hidden += rank.hidden;
-    rows.push_back({trace.ranks[r].name, number(rank.communication), number(rank.hidden),
-                    percent(rank.hidden / rank.communication), number(trace.clock_errors[r])});
-  }
+  const auto buckets = overlap_table(trace, bucket_overlap);
+  const auto sums = overlap_table(trace, tensor_overlap);
+  const bool has_sums = sums.all.communication > 0;
+  const bool shows_buckets = buckets.all.communication > 0 || !has_sums;
+  const auto share = [](const Overlap& of) { return percent(of.hidden / of.communication); };
   const size_t lanes = std::min(trace.ranks.size(), kLanes);
   const int64_t step = typical_step(trace);
-  std::string html = paragraph(
-      lanes == 1 ? "One rank has nobody to average with."
-                 : fmt::format("{} of the time in which gradient buckets were averaged lies beside "
-                               "the backward pass. A bucket's time includes the wait for ranks "
-                               "that are later with it.",
-                               percent(all.hidden / all.communication)));
+  std::string html;
+  if (lanes == 1) html += paragraph("One rank has nobody to average with.");
+  if (shows_buckets && lanes > 1) {
+    html +=
+        paragraph(fmt::format("{} of the time in which gradient buckets were averaged lies "
+                              "beside the backward pass. A bucket's time includes the wait for "
+                              "ranks that are later with it.",
+                              share(buckets.all)));
+  }
+  if (has_sums) {
+    html +=
+        paragraph(fmt::format("{} of the time of the traced sums over the tensor axis lies "
+                              "beside computation: of weight gradients, or of the forward pass "
+                              "of another micro-batch.",
+                              share(sums.all)));
+  }
   html += paragraph(fmt::format("Step {}, of median length, on {} of {} ranks:", step, lanes,
                                 trace.ranks.size()));
   html += step_plot(trace, step, lanes);
-  html +=
-      table("Averaging of buckets, means over steps after the first",
-            {"rank", "buckets, ms a step", "hidden, ms a step", "hidden", "clock error, µs"}, rows);
+  const auto table_of = [](const std::string& name, const std::string& what,
+                           const OverlapTable& of) {
+    return table(name,
+                 {"rank", what + ", ms a step", "hidden, ms a step", "hidden", "clock error, µs"},
+                 of.rows);
+  };
+  const std::string over = ", means over steps after the first";
+  if (shows_buckets) html += table_of("Averaging of buckets" + over, "buckets", buckets);
+  if (has_sums) html += table_of("Sums over the tensor axis" + over, "sums", sums);
   html +=
       "<p>The whole timeline is <code>trace.json</code>: open it in "
       "<code>ui.perfetto.dev</code>.</p>\n";

@@ -65,6 +65,42 @@ TraceRecord record_of(const json& file) {
                .hint = "delete it for a report without timeline"});
 }
 
+// Names of spans: communication is hidden where it is on the track and beside the computation. On
+// other tracks, it blocks the computation.
+struct HiddenBy {
+  const char* communication;
+  const char* track;
+  const char* computation;
+};
+
+Overlap overlap(const RankTimeline& rank, const std::vector<HiddenBy>& kinds) {
+  std::map<int64_t, std::vector<SpanRecord>> steps;  // those with a backward pass
+  for (const SpanRecord& span : rank.spans) {
+    if (span.name == "backward") steps[span.step];
+  }
+  if (steps.size() > 1) steps.erase(steps.begin());
+  for (const SpanRecord& span : rank.spans) {
+    if (const auto step = steps.find(span.step); step != steps.end()) step->second.push_back(span);
+  }
+  Overlap result;
+  for (const auto& [step, spans] : steps) {
+    for (const auto& kind : kinds) {
+      for (const SpanRecord& sent : spans) {
+        if (sent.name != kind.communication) continue;
+        result.communication += sent.end - sent.start;
+        if (sent.track != kind.track) continue;
+        for (const SpanRecord& beside : spans) {
+          if (beside.name != kind.computation) continue;
+          result.hidden +=
+              std::max(0.0, std::min(sent.end, beside.end) - std::max(sent.start, beside.start));
+        }
+      }
+    }
+  }
+  const double milliseconds_a_step = 1e-3 / static_cast<double>(std::max<size_t>(1, steps.size()));
+  return {result.communication * milliseconds_a_step, result.hidden * milliseconds_a_step};
+}
+
 }  // namespace
 
 TraceRecord read_trace(const std::filesystem::path& path) {
@@ -77,27 +113,13 @@ TraceRecord read_trace(const std::filesystem::path& path) {
   }
 }
 
-Overlap overlap(const RankTimeline& rank) {
-  std::map<int64_t, std::vector<SpanRecord>> backward, buckets;
-  for (const SpanRecord& span : rank.spans) {
-    if (span.name == "backward") backward[span.step].push_back(span);
-    if (span.name == "bucket") buckets[span.step].push_back(span);
-  }
-  if (backward.size() > 1) backward.erase(backward.begin());
-  Overlap result;
-  for (const auto& [step, passes] : backward) {
-    for (const SpanRecord& bucket : buckets[step]) {
-      result.communication += bucket.end - bucket.start;
-      if (bucket.track != "communication") continue;  // other tracks block the backward pass
-      for (const SpanRecord& pass : passes) {
-        result.hidden +=
-            std::max(0.0, std::min(bucket.end, pass.end) - std::max(bucket.start, pass.start));
-      }
-    }
-  }
-  const double milliseconds_a_step =
-      1e-3 / static_cast<double>(std::max<size_t>(1, backward.size()));
-  return {result.communication * milliseconds_a_step, result.hidden * milliseconds_a_step};
+Overlap bucket_overlap(const RankTimeline& rank) {
+  return overlap(rank, {{"bucket", "communication", "backward"}});
+}
+
+Overlap tensor_overlap(const RankTimeline& rank) {
+  return overlap(rank, {{"gradient sum", "tensor axis", "weight gradients"},
+                        {"forward sum", "tensor axis", "beside a sum"}});
 }
 
 int64_t typical_step(const TraceRecord& trace) {

@@ -31,14 +31,18 @@ struct TraceRecord {
 // Throws Error(usage) naming the file and the error in it.
 TraceRecord read_trace(const std::filesystem::path& path);
 
-// The milliseconds per step that one rank's buckets took, and the part of them hidden behind the
-// backward pass. Means over all steps except the first, in which buckets have another order (the
+// The milliseconds per step that one rank's communication took, and the part of them hidden behind
+// computation. Means over all steps except the first, in which buckets have another order (the
 // first counts if it is the only step).
 struct Overlap {
   double communication = 0;
   double hidden = 0;
 };
-Overlap overlap(const RankTimeline& rank);
+// Returns that of gradient buckets, which the backward pass hides.
+Overlap bucket_overlap(const RankTimeline& rank);
+// Returns that of the sums of a tensor axis, which the weight gradients of the same micro-batch
+// hide and, in forward passes, the other micro-batch.
+Overlap tensor_overlap(const RankTimeline& rank);
 
 // Returns the step of median length on rank 0, ignoring the first step if there are others; -1 if
 // there are no steps.

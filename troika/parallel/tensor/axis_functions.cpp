@@ -12,6 +12,7 @@
 #include "troika/compat/autograd.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/collective_node.h"
+#include "troika/parallel/tensor/lanes.h"
 
 namespace troika::parallel {
 
@@ -28,6 +29,7 @@ struct RunningSum {
   at::Tensor tensor;
   comm::Work work;
 
+  int64_t bytes() const { return static_cast<int64_t>(tensor.nbytes()); }
   const at::Tensor& finish() const {
     work.wait();
     return tensor;
@@ -51,11 +53,20 @@ struct RunningGather {
   comm::Work work;
   int64_t dim;
 
+  int64_t bytes() const { return static_cast<int64_t>(all.nbytes()); }
   at::Tensor finish() const {
     work.wait();
     return all.transpose(0, dim).contiguous();
   }
 };
+
+// Finishes a collective of a forward pass. start(async_op) starts it.
+template <typename Start>
+at::Tensor in_turns(const Start& start) {
+  const auto running = start(Lanes::take_turns());
+  Lanes::wait(running.work, running.bytes());
+  return running.finish();
+}
 
 // Rank r has lengths[r] elements of dimension `dim`.
 RunningGather gather(const at::Tensor& x, int64_t dim, const std::vector<int64_t>& lengths,
@@ -74,6 +85,7 @@ RunningGather gather_own_tokens(const at::Tensor& x, const comm::Group& axis, bo
   return gather(x, kTokens, lengths, axis, async_op);
 }
 
+// For backward passes.
 at::Tensor gathered_tokens(const at::Tensor& x, const comm::Group& axis) {
   return gather_own_tokens(x, axis, /*async_op=*/false).finish();
 }
@@ -258,7 +270,10 @@ at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis, Trace* tra
 
 at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
   return with_axis_gradient(
-      x, [&](const at::Tensor& input) { return summed(input, axis, /*async_op=*/false).tensor; },
+      x,
+      [&](const at::Tensor& input) {
+        return in_turns([&](bool async_op) { return summed(input, axis, async_op); });
+      },
       [](const at::Tensor& gradient) { return gradient; });
 }
 
@@ -269,7 +284,8 @@ at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& width
   return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
-        return gather(input, input.dim() - 1, widths, axis, /*async_op=*/false).finish();
+        return in_turns(
+            [&](bool async_op) { return gather(input, input.dim() - 1, widths, axis, async_op); });
       },
       [begin, width = *own](const at::Tensor& gradient) {
         return gradient.slice(-1, begin, begin + width).contiguous();
@@ -284,7 +300,10 @@ at::Tensor own_tokens(const at::Tensor& x, const comm::Group& axis) {
 
 at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis, Trace* trace) {
   return with_running_sum(
-      x, [&](const at::Tensor& input) { return gathered_tokens(input, axis); },
+      x,
+      [&](const at::Tensor& input) {
+        return in_turns([&](bool async_op) { return gather_own_tokens(input, axis, async_op); });
+      },
       [axis](const at::Tensor& gradient) {
         return tokens_of_sum(gradient, axis, /*async_op=*/true);
       },
@@ -301,7 +320,8 @@ at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis) {
   return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
-        return tokens_of_sum(input, axis, /*async_op=*/false).tensor.contiguous();
+        return in_turns([&](bool async_op) { return tokens_of_sum(input, axis, async_op); })
+            .contiguous();
       },
       [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });
 }

@@ -3,7 +3,8 @@
 // arXiv 2205.05198, section 4.2.2).
 //
 // All are collective in the forward or in the backward pass, on the thread of that pass, and block,
-// except where a comment says otherwise. Ranks must run the same operators in the same order. Sums
+// except where a comment says otherwise. In a lane (lanes.h), the other lane computes while a
+// forward pass waits for its collective. Ranks must run the same operators in the same order. Sums
 // are the same bits on all ranks.
 #pragma once
 

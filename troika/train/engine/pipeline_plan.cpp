@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,21 @@ void require_same_blocks(const TrainOptions& options, const layout::Plan& plan, 
   layout::parse_cut(plan.stages.cut, names, places_of_plan(options).of("stages.cut"));
 }
 
+// A recomputation that draws from LibTorch's generator would need the draws of one micro-batch to
+// be consecutive. Models of the zoo draw by keys.
+template <typename Refuse>
+void require_overlap(const Task& task, const layout::Plan& plan, const Refuse& refuse) {
+  const auto own = task.own_steps();
+  if (std::ranges::find(own, "training_step") != own.end()) {
+    refuse("mesh.tensor_overlap runs two forward passes at the same time",
+           "a training_step() of the task", "a task without it");
+  }
+  if (plan.recompute != "none" && !task.blocks().options()) {
+    refuse("mesh.tensor_overlap does not combine with trainer.recompute of own models",
+           "trainer.recompute " + plan.recompute, "trainer.recompute none, or a model of the zoo");
+  }
+}
+
 // All ranks throw the same error, before any communication.
 void require_cuts_fit(const TrainOptions& options, const layout::Plan& plan, const Task& task) {
   const int ranks = plan.mesh.size(Axis::tensor), parts = plan.mesh.size(Axis::context);
@@ -111,6 +127,12 @@ void require_cuts_fit(const TrainOptions& options, const layout::Plan& plan, con
            "mesh.sequence_parallel true and a plan without it",
            "mesh.sequence_parallel = true in the plan");
   }
+  if (options.mesh.tensor_overlap && !plan.stages.tensor_overlap) {
+    refuse("the overlap of two micro-batches is that of the plan",
+           "mesh.tensor_overlap true and a plan without it",
+           "mesh.tensor_overlap = true in the plan");
+  }
+  if (plan.stages.tensor_overlap) require_overlap(task, plan, refuse);
   // The times would be those of whole layers.
   const bool is_cut_by_time = is_pipeline(plan) && plan.stages.cut.empty() &&
                               options.trainer.plan.empty() && options.pipeline.cut_by == "time";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -53,21 +54,34 @@ class SingleStageEngine::ActiveMicroBatch {
   std::optional<data::Batch> moved_;  // what `batch` refers to if the loaded one is not in place
 
  public:
-  // `loaded` must outlive this object. It is copied only to move its tensors.
-  ActiveMicroBatch(SingleStageEngine& engine, const data::Batch& loaded, int64_t step)
-      : batch(engine.placement().is_placed(loaded)
-                  ? loaded
-                  : moved_.emplace(engine.placement().place(loaded))) {
-    if (!batch.samples.empty()) draws_.emplace(engine.keys_of(batch, step));
+  // `given` must outlive this object. It is copied only to move its tensors.
+  ActiveMicroBatch(SingleStageEngine& engine, const data::Batch& given, int64_t step)
+      : batch(engine.placement().is_placed(given)
+                  ? given
+                  : moved_.emplace(engine.placement().place(given))),
+        loaded(given) {
+    if (!batch.samples.empty()) keys_ = engine.keys_of(batch, step);
   }
 
-  const data::Batch& batch;  // on the compute device
+  // Draws the masks of the micro-batch on this thread during its lifetime. A backward pass draws,
+  // too, where it recomputes.
+  class Draws {
+   public:
+    explicit Draws(const ActiveMicroBatch& active) {
+      if (active.keys_) draws_.emplace(active.keys_);
+    }
+
+   private:
+    std::optional<nn::KeyedDraws> draws_;
+  };
+  bool has_keys() const { return keys_ != nullptr; }
+
+  const data::Batch& batch;   // on the compute device
+  const data::Batch& loaded;  // for errors
   at::Tensor loss;
-  std::optional<parallel::GradientSync::NoSync> no_sync;
 
  private:
-  // Also active in the backward pass, where recomputation draws the masks again.
-  std::optional<nn::KeyedDraws> draws_;
+  std::shared_ptr<const nn::SampleKeys> keys_;
 };
 
 SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
@@ -134,6 +148,7 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
                                       : parallel::ReplicaPlace::of_each(setup.groups.data()))
           : make_exchange(plan, setup.options, recipe_, task, setup.groups, setup.trace,
                           values.get());
+  if (plan.stages.tensor_overlap) lanes_.emplace(placement().device, setup.trace);
   try {
     optimization_.emplace(placement().precision, *exchange_, recipe_,
                           CutTensors(*exchange_, task.module()));
@@ -162,8 +177,9 @@ std::shared_ptr<const nn::SampleKeys> SingleStageEngine::keys_of(const data::Bat
 }
 
 const layout::Schedule& SingleStageEngine::schedule_of(int64_t micro_batches) {
-  if (std::exchange(scheduled_, micro_batches) != micro_batches) {
-    schedule_ = layout::one_stage(static_cast<int>(micro_batches));
+  const auto actions = static_cast<size_t>(2 * micro_batches + 2);
+  if (schedule_.ranks.empty() || schedule_.ranks.front().size() != actions) {
+    schedule_ = layout::one_stage(static_cast<int>(micro_batches), lanes_ ? 2 : 1);
   }
   return schedule_;
 }
@@ -172,29 +188,39 @@ StepResult SingleStageEngine::step(MicroBatches& batches) {
   TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
   exchange_->begin_training();
   StepResult result;
-  const data::Batch* loaded = nullptr;
-  std::optional<ActiveMicroBatch> active;
-  const auto finish = [&] {
+  std::array<std::optional<ActiveMicroBatch>, 2> active;  // by the number's last bit
+  const auto of = [&](int micro_batch) -> std::optional<ActiveMicroBatch>& {
+    return active.at(static_cast<size_t>(micro_batch % 2));
+  };
+  const auto finish = [&](int micro_batch) {
     if (counts_memory_) {
       result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, memory::peak());
     }
-    const at::Tensor loss = active->loss.variable_data();
-    active.reset();
+    const at::Tensor loss = of(micro_batch)->loss.variable_data();
+    of(micro_batch).reset();
     batches.done(loss);
   };
-  for (const auto& action : schedule_of(batches.count()).ranks.front()) {
-    const bool is_last = action.micro_batch + 1 == batches.count();
-    if (action.micro_batch >= 0 && action.micro_batch < batches.begin()) continue;
-    if (action.kind == ActionKind::forward && !(loaded = batches.next())) return result;
+  const data::Batch* loaded = nullptr;
+  const auto& actions = schedule_of(batches.count()).ranks.front();
+  const auto last = static_cast<int>(batches.count()) - 1;
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const auto kind = actions[i].kind;
+    const int number = actions[i].micro_batch;
+    if (number >= 0 && number < batches.begin()) continue;
+    if (kind == ActionKind::forward && !(loaded = batches.next())) return result;
     with_plain_errors(
         "training_step",
         [&] {
-          switch (action.kind) {
-            case ActionKind::forward:
-              active.emplace(*this, *loaded, batches.step());
-              return forward(*active, action.micro_batch == 0, is_last);
+          switch (kind) {
+            case ActionKind::forward: {
+              auto& own = of(number).emplace(*this, *loaded, batches.step());
+              if (actions[i + 1].kind == ActionKind::forward) return;  // they run together
+              auto& before = of(number + 1);
+              return before ? forward(*before, &own, number == 1)
+                            : forward(own, nullptr, number == 0);
+            }
             case ActionKind::backward:
-              return backward(*active);
+              return backward(*of(number), number == last);
             case ActionKind::reduce:
               exchange_->finish_backward();
               return setup_.times.end(observe::Phase::exposed_communication);
@@ -204,10 +230,10 @@ StepResult SingleStageEngine::step(MicroBatches& batches) {
               TROIKA_CHECK(false, "one stage has no such action");
           }
         },
-        loaded);
-    if (action.kind == ActionKind::backward && !is_last) finish();
+        kind == ActionKind::backward ? &of(number)->loaded : loaded);
+    if (kind == ActionKind::backward && number != last) finish(number);
   }
-  finish();
+  finish(last);
   result.is_complete = true;
   return result;
 }
@@ -221,25 +247,34 @@ std::optional<std::pair<at::Tensor, int64_t>> SingleStageEngine::accumulate(Micr
       "training_step",
       [&] {
         ActiveMicroBatch active(*this, *loaded, batches.step());
-        forward(active, is_first, /*is_last=*/false);
-        backward(active);
+        forward(active, nullptr, is_first);
+        backward(active, /*is_last=*/false);
         return std::pair(active.loss.variable_data(), loaded->size());
       },
       loaded);
 }
 
-void SingleStageEngine::forward(ActiveMicroBatch& active, bool is_first, bool is_last) {
-  if (recompute_budget_) plan_recomputation(active.batch);
+void SingleStageEngine::forward(ActiveMicroBatch& first, ActiveMicroBatch* second, bool is_first) {
+  if (recompute_budget_) plan_recomputation(first.batch);
   memory::restart_peak();
   if (is_first) drop_gradients(setup_.task.module());
-  if (!is_last) active.no_sync.emplace(*exchange_);
-  {
-    std::optional<compat::SavedTensorGuard> saved;
-    if (offload_) saved.emplace(*offload_);
-    const nn::Autocast autocast(placement().precision, placement().device.type());
-    active.loss = setup_.task.training_step(active.batch);
+  if (second && first.has_keys() && second->has_keys()) {
+    lanes_->run([&] { run_forward(first); }, [&] { run_forward(*second); });
+  } else {
+    run_forward(first);
+    if (second) run_forward(*second);
   }
   setup_.times.end(observe::Phase::forward);
+}
+
+void SingleStageEngine::run_forward(ActiveMicroBatch& active) {
+  const ActiveMicroBatch::Draws draws(active);
+  std::optional<compat::SavedTensorGuard> saved;
+  if (offload_) saved.emplace(*offload_);
+  const nn::Autocast autocast(placement().precision, placement().device.type());
+  with_plain_errors(
+      "training_step", [&] { active.loss = setup_.task.training_step(active.batch); },
+      &active.loaded);
 }
 
 void SingleStageEngine::plan_recomputation(const data::Batch& placed) {
@@ -251,12 +286,19 @@ void SingleStageEngine::plan_recomputation(const data::Batch& placed) {
       measured_plan(setup_.task, placed, budget, placement(), setup_.groups.world()));
 }
 
-void SingleStageEngine::backward(const ActiveMicroBatch& active) {
+void SingleStageEngine::backward(const ActiveMicroBatch& active, bool is_last) {
   const auto& plan = setup_.plan;
+  const ActiveMicroBatch::Draws draws(active);
+  std::optional<parallel::GradientSync::NoSync> no_sync;
+  if (!is_last) no_sync.emplace(*exchange_);
   const bool is_averaged = plan.micro_batches > 1 && !plan.sums_micro_batches;
   const double factor = 1.0 / static_cast<double>(plan.micro_batches);
   optimization_->scaled(is_averaged ? active.loss * factor : active.loss).backward();
   setup_.times.end(observe::Phase::backward);
+}
+
+void SingleStageEngine::update_batch_norms(const data::Batch& batch) {
+  setup_.task.training_step(placement().place(batch));
 }
 
 void SingleStageEngine::optimizer_step(int64_t step) {

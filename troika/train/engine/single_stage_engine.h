@@ -12,6 +12,7 @@
 #include "troika/nn/keyed_draws.h"
 #include "troika/parallel/context/context_parallel.h"
 #include "troika/parallel/exchange.h"
+#include "troika/parallel/tensor/lanes.h"
 #include "troika/train/engine/engine.h"
 #include "troika/train/engine/engine_state.h"
 #include "troika/train/engine/learning_rate.h"
@@ -28,9 +29,7 @@ class SingleStageEngine : public Engine {
   StepResult step(MicroBatches& batches) override;
   // A rank's gradients of an unfinished step would fit one tensor or context axis only.
   bool leaves_steps() const override { return optimization_->cuts().is_empty() && !context_; }
-  void update_batch_norms(const data::Batch& batch) override {
-    setup_.task.training_step(placement().place(batch));
-  }
+  void update_batch_norms(const data::Batch& batch) override;
   void synchronize_replicas() override { exchange_->synchronize_replicas(); }
   void make_whole() override { exchange_->make_whole(); }
   void judge(std::optional<double> validation_loss) override {
@@ -70,8 +69,11 @@ class SingleStageEngine : public Engine {
   // previous micro-batch's keys unless a graph still holds them.
   std::shared_ptr<const nn::SampleKeys> keys_of(const data::Batch& batch, int64_t step);
   void plan_recomputation(const data::Batch& placed);
-  void forward(ActiveMicroBatch& active, bool is_first, bool is_last);
-  void backward(const ActiveMicroBatch& active);
+  // Runs the forward pass of a micro-batch or, together, those of two. `is_first`: the first of
+  // them is the first of the step.
+  void forward(ActiveMicroBatch& first, ActiveMicroBatch* second, bool is_first);
+  void run_forward(ActiveMicroBatch& active);
+  void backward(const ActiveMicroBatch& active, bool is_last);
 
   const EngineSetup setup_;
   WholeModelEvaluator evaluator_;
@@ -84,8 +86,8 @@ class SingleStageEngine : public Engine {
   std::unique_ptr<parallel::Exchange> exchange_;
   std::optional<Optimization> optimization_;
   std::optional<EngineState> state_;
-  layout::Schedule schedule_;  // of the latest number of micro-batches
-  int64_t scheduled_ = 0;      // the number of micro-batches in schedule_
+  layout::Schedule schedule_;             // of the latest number of micro-batches
+  std::optional<parallel::Lanes> lanes_;  // none: micro-batches run one after the other
   std::shared_ptr<nn::SampleKeys> keys_;
   bool counts_memory_ = false;  // also the module's bytes
 };

@@ -341,7 +341,8 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
       optimizer_bytes(precision, exchange.stepped()) + average_bytes(precision, exchange.stepped());
   steady.batches = plan::batch_bytes(
       {}, batches_of(options_, some_batch(1), Placement{.precision = precision}, batch_of(choice)));
-  const double kept = left_for_backward(parts);
+  const double kept = left_for_backward(parts);  // of a micro-batch, and of one beside it
+  const double beside = plan.stages.tensor_overlap ? kept + batch_bytes(batch_of(choice)) : 0;
   MemoryPrediction result{.choice = choice};
   const auto consider = [&](double in_pass) {
     const auto held = exchange.held();
@@ -349,15 +350,14 @@ MemoryPrediction MemoryPredictor::predict_one_stage(const MemoryChoice& choice) 
     now.parameters = static_cast<double>(held.parameters);
     now.gradients = static_cast<double>(held.gradients);
     now.buckets = static_cast<double>(held.buckets);
-    if (choice.most_in_pass) in_pass = std::min(in_pass, *choice.most_in_pass);
-    now.activations = std::min(in_pass, kept);
+    in_pass = std::min(in_pass, choice.most_in_pass.value_or(in_pass)) + beside;
+    now.activations = std::min(in_pass, kept + beside);
     now.workspace = in_pass - now.activations;
     if (now.sum() > result.step.sum()) result.step = now;
   };
   exchange.begin_pass();
-  // A gradient that is copied exists twice for a moment: in the part before its event, and at the
-  // event. A gradient that stays counts from its event on, including the next part; the last part
-  // has no next part.
+  // A copied gradient exists twice for a moment: before its event, and at it. One that stays counts
+  // from its event on, including the next part; the last part has no next part.
   for (const auto& part : parts) {
     const bool is_end = part.until.kind == PassEvent::Kind::end;
     if (!exchange.is_alone() || !is_end) consider(part.peak);

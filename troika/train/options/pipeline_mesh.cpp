@@ -265,6 +265,7 @@ void refuse_ignored_tensor_options(const layout::Plan& plan, const TrainOptions&
     refuse("mesh.tensor", std::to_string(options.mesh.tensor), "-1 or 1");
   }
   if (options.mesh.sequence_parallel) refuse("mesh.sequence_parallel", "true", "false");
+  if (options.mesh.tensor_overlap) refuse("mesh.tensor_overlap", "true", "false");
 }
 
 void refuse_ignored_context_options(const layout::Plan& plan, const TrainOptions& options,

@@ -142,11 +142,11 @@ void ddp2(Plan& plan, const TrainOptions& options, const Cluster& cluster) {
   }
 }
 
-// The only rank of an axis has all tokens.
 void set_mesh(Plan& plan, const TrainOptions& options, layout::Mesh mesh) {
   plan.mesh = std::move(mesh);
-  plan.stages.sequence_parallel =
-      options.mesh.sequence_parallel && plan.mesh.size(Axis::tensor) > 1;
+  const bool cuts_layers = plan.mesh.size(Axis::tensor) > 1;  // the only rank has all tokens
+  plan.stages.sequence_parallel = cuts_layers && options.mesh.sequence_parallel;
+  plan.stages.tensor_overlap = cuts_layers && options.mesh.tensor_overlap;
   if (plan.mesh.size(Axis::context) > 1) plan.stages.context_method = options.mesh.context_method;
 }
 

@@ -1,5 +1,5 @@
-// A rank of a ring is killed, hangs or throws: every other rank gets an error in time, which names
-// that rank.
+// A rank of a context axis, or of a tensor axis on which two forward passes take turns, is killed,
+// hangs or throws: every other rank gets an error in time, which names that rank.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -14,6 +14,8 @@
 #include "troika/comm/world/world.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/context/ring_attention.h"
+#include "troika/parallel/tensor/axis_functions.h"
+#include "troika/parallel/tensor/lanes.h"
 
 namespace troika::parallel {
 namespace {
@@ -33,8 +35,22 @@ void attend(const comm::Group& ring, const std::function<void()>& in_backward) {
   mixed.sum().backward();
 }
 
-// The victim misbehaves in the second of two passes, before its messages of the forward or of the
-// backward pass. Reports how this rank's second pass ended.
+// Two passes with three sums each take turns. `in_lane` is called before each sum.
+void take_turns(Lanes& lanes, const comm::Group& axis,
+                const std::function<void(const std::string& lane, int sum)>& in_lane) {
+  const auto pass = [&](const std::string& lane) {
+    return [&, lane] {
+      for (int sum = 0; sum < 3; ++sum) {
+        in_lane(lane, sum);
+        sum_over_axis(at::ones({8}), axis);
+      }
+    };
+  };
+  lanes.run(pass("first lane"), pass("second lane"));
+}
+
+// The victim misbehaves in the second of two runs: before its messages of the forward or of the
+// backward pass of a ring, or in the middle of a lane. Reports how this rank's second run ended.
 int run_rank(const FaultPlan& plan) {
   const int rank = cluster::discover().rank;
   const FaultReports reports(plan.folder, rank);
@@ -52,11 +68,21 @@ int run_rank(const FaultPlan& plan) {
     const auto world =
         comm::world({.backend = plan.backend,
                      .group = {.timeout = timeout, .flight_record = plan.folder / "record"}});
-    attend(world, [] {});
-    world.barrier();
-    watch.restart();
-    fault_in("forward");
-    attend(world, [&] { fault_in("backward"); });
+    if (plan.when.ends_with("lane")) {
+      Lanes lanes(at::kCPU);
+      take_turns(lanes, world, [](const std::string&, int) {});
+      world.barrier();
+      watch.restart();
+      take_turns(lanes, world, [&](const std::string& lane, int sum) {
+        if (sum == 1) fault_in(lane);
+      });
+    } else {
+      attend(world, [] {});
+      world.barrier();
+      watch.restart();
+      fault_in("forward");
+      attend(world, [&] { fault_in("backward"); });
+    }
   } catch (const Error& error) {
     kind = static_cast<int>(error.kind());
     what = error.what();
@@ -68,7 +94,7 @@ int run_rank(const FaultPlan& plan) {
   return kind == 0 ? 0 : 1;
 }
 
-class ContextFaults : public testing::TestWithParam<const char*> {
+class AxisFaults : public testing::TestWithParam<const char*> {
  protected:
   static void expect_named(const std::string& fault, const std::string& when, int victim,
                            ErrorKind kind, const std::string& why) {
@@ -91,23 +117,28 @@ class ContextFaults : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(ContextFaults, AKilledRankIsNamedAtOnce) {
+TEST_P(AxisFaults, AKilledRankIsNamedAtOnce) {
   expect_named("kill", "forward", 2, ErrorKind::peer, "is gone");
   expect_named("kill", "backward", 0, ErrorKind::peer, "is gone");
+  expect_named("kill", "first lane", 0, ErrorKind::peer, "is gone");
+  expect_named("kill", "second lane", 3, ErrorKind::peer, "is gone");
 }
 
-TEST_P(ContextFaults, ARankThatHangsIsNamedAtTheDeadline) {
+TEST_P(AxisFaults, ARankThatHangsIsNamedAtTheDeadline) {
   const bool is_shm = GetParam() == std::string("shm");
   expect_named("delay", is_shm ? "forward" : "backward", is_shm ? 0 : 1, ErrorKind::timeout,
                "(has not|waits for no message)");
+  expect_named("delay", "second lane", 1, ErrorKind::timeout, "(has not|waits for no message)");
 }
 
-TEST_P(ContextFaults, ARankThatThrowsIsNamedAtOnce) {
+TEST_P(AxisFaults, ARankThatThrowsIsNamedAtOnce) {
   expect_named("throw", "forward", 0, ErrorKind::peer, "is gone: its program failed");
   expect_named("throw", "backward", 3, ErrorKind::peer, "is gone: its program failed");
+  expect_named("throw", "first lane", 1, ErrorKind::peer, "is gone: its program failed");
+  expect_named("throw", "second lane", 0, ErrorKind::peer, "is gone: its program failed");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, ContextFaults, testing::Values("shm", "tcp"));
+INSTANTIATE_TEST_SUITE_P(Backends, AxisFaults, testing::Values("shm", "tcp"));
 
 }  // namespace
 }  // namespace troika::parallel

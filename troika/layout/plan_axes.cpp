@@ -1,0 +1,51 @@
+#include "troika/layout/plan_axes.h"
+
+#include <algorithm>
+#include <string>
+
+#include "troika/layout/errors/refuse.h"
+#include "troika/layout/plan.h"
+
+namespace troika::layout {
+
+namespace {
+
+void verify_tensor_overlap(const Plan& plan) {
+  const auto refuse_of = [](const std::string& of, const std::string& expected) {
+    refuse("mesh.tensor_overlap of " + of, "true", expected + ", or false");
+  };
+  if (plan.mesh.size(Axis::tensor) == 1) {
+    refuse_of("mesh.axes " + plan.mesh.text(), "a tensor axis of 2 or more ranks");
+  }
+  if (plan.schedule != kOneStageSchedule) {
+    refuse_of("schedule.name " + plan.schedule, std::string("schedule.name ") + kOneStageSchedule +
+                                                    ": strategy tp without zero.stage");
+  }
+  if (plan.mesh.size(Axis::context) > 1) {
+    refuse_of("mesh.axes " + plan.mesh.text(), "no context axis");
+  }
+  if (plan.micro_batches < 2) {
+    refuse_of("1 micro-batch a step", "2 or more: trainer.accumulate_grad_batches");
+  }
+  if (!plan.offload.activations.empty()) {
+    refuse_of("memory.offload_activations " + plan.offload.activations, "no offload");
+  }
+}
+
+}  // namespace
+
+void verify_axes(const Plan& plan) {
+  const auto& mesh = plan.mesh;
+  const auto& stages = plan.stages;
+  if (stages.sequence_parallel && std::ranges::count(mesh.axes(), Axis::tensor) == 0) {
+    refuse("mesh.sequence_parallel of mesh.axes " + mesh.text(), "true", "a tensor axis, or false");
+  }
+  if (stages.tensor_overlap) verify_tensor_overlap(plan);
+  const auto ring = ModelStages().context_method;
+  if (stages.context_method != ring && std::ranges::count(mesh.axes(), Axis::context) == 0) {
+    refuse("mesh.context_method of mesh.axes " + mesh.text(), stages.context_method,
+           "a context axis, or " + ring);
+  }
+}
+
+}  // namespace troika::layout
