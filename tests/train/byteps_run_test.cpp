@@ -1,6 +1,7 @@
 // Runs with strategy byteps, compared with one process.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <stdlib.h>
 
 #include "tests/support/errors.h"
 #include "tests/train/fitted_course.h"
@@ -24,13 +25,21 @@ class BytePsRun : public CourseTest {
   }
 
   static FittedCourse fit(const TrainOptions& options, int ranks) {
+    return fit(options, std::vector<int>(static_cast<size_t>(ranks), 0));
+  }
+
+  // Ranks on these machines, which are all this one.
+  static FittedCourse fit(const TrainOptions& options, const std::vector<int>& machines) {
     const auto make_task = [] {
       auto net = torch::nn::Sequential(torch::nn::Linear(3, 16), torch::nn::Tanh(),
                                        torch::nn::Linear(16, 2));
       fill_with_waves(*net);
       return std::make_shared<Task>(nn::from_sequential(net));
     };
-    return fit_course(options, std::vector<int>(static_cast<size_t>(ranks), 0), make_task, Waves());
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    const auto course = fit_course(options, machines, make_task, Waves());
+    ::unsetenv("MASTER_ADDR");
+    return course;
   }
 };
 
@@ -45,6 +54,36 @@ TEST_F(BytePsRun, EqualsOneProcess) {
     EXPECT_LT(distance(course, oracle), 1e-10) << ranks;
     EXPECT_NEAR(course.summary.validation_loss, oracle.summary.validation_loss, 1e-6);
   }
+}
+
+// Ranks of one machine sum their gradients first. Codecs are between machines, and checkpoints have
+// what they left out.
+TEST_F(BytePsRun, EqualsOneProcessOnSeveralMachines) {
+  const std::vector<int> machines{0, 0, 1, 1};
+  const auto oracle = fit(options_, 1);
+  const std::vector<std::string> cut{"byteps.partition_bytes=128", "comm.bucket_megabytes=0.0001",
+                                     "comm.first_bucket_megabytes=0.0001"};
+  const auto with = [&](std::vector<std::string> changes) {
+    changes.insert(changes.end(), cut.begin(), cut.end());
+    return byteps(changes);
+  };
+  const auto course = fit(with({}), machines);
+  EXPECT_LT(distance(course, oracle), 1e-10);
+  EXPECT_EQ(distance(fit(with({"byteps.cross_barrier=true"}), machines), course), 0);
+  EXPECT_LT(distance(fit(with({"byteps.local_sums=none"}), machines), oracle), 1e-10);
+  const auto halves = fit(with({"byteps.local_sums=bf16"}), machines);
+  EXPECT_LT(distance(halves, oracle), 0.1);
+  EXPECT_GT(distance(halves, oracle), 1e-8) << "bits were lost";
+
+  options_.checkpoint.every_n_train_steps = 5;
+  options_.checkpoint.every_n_epochs = 0;
+  auto options = with({"ddp.hook=topk", "ddp.topk_density=0.3"});
+  const auto whole = fit(options, machines);
+  options.trainer.max_steps = 5;
+  fit(options, machines);
+  options.trainer.max_steps = -1;
+  options.trainer.ckpt_path = "last";
+  EXPECT_EQ(distance(fit(options, machines), whole), 0);
 }
 
 // As with ddp, whose codec also rounds each gradient and each mean to 16 bits.

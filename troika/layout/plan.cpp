@@ -145,6 +145,9 @@ void add_summation(config::Table& table, SummationExchange& summation) {
             "parameters are stepped when their mean gradient is there, not when all means are");
   table.add("summation.asynchronous", &summation.asynchronous,
             "servers keep the parameters, and add each rank's change at once");
+  table.add("summation.local_sums", &summation.local_sums,
+            "the form of sums of one machine's ranks before servers' sums; none: there are none",
+            config::one_of({"none", "plain", "fp16", "bf16"}));
 }
 
 void add_compression(config::Table& table, Compression& compression) {

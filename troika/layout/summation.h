@@ -54,6 +54,10 @@ struct SummationExchange {
   bool cross_barrier = false;
   // Whether servers keep the parameters and add each worker's update at once.
   bool asynchronous = false;
+  // Where several machines have ranks: the form in which the ranks of one machine sum their
+  // gradients, before one of them exchanges these sums with the servers; "plain", "fp16" or "bf16".
+  // "none": each rank exchanges its own gradients. An asynchronous exchange has none.
+  std::string local_sums = "plain";
 
   bool operator==(const SummationExchange&) const = default;
 };

@@ -165,6 +165,11 @@ void add_options(config::Table& table, BytePsSection& options) {
   table.add("byteps.asynchronous", &options.asynchronous,
             "byteps: processes do not wait for each other; servers keep the parameters and add the "
             "change of each process's step at once");
+  table.add("byteps.local_sums", &options.local_sums,
+            "byteps: with processes on several machines, those of one machine sum their gradients "
+            "first, as they are or in 16 bits, and one of them exchanges the sums with servers; "
+            "none: each process exchanges its own",
+            config::one_of({"none", "plain", "fp16", "bf16"}));
 }
 
 void add_options(config::Table& table, DownpourSection& options) {

@@ -106,6 +106,7 @@ struct BytePsSection {
   std::string links = {};
   bool cross_barrier = false;
   bool asynchronous = false;
+  std::string local_sums = "plain";
 };
 
 // Section [ft_ddp], of strategy ft_ddp. The names are TorchFT's.

@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,13 @@ size_t lead_for(double share, int64_t partition_bytes) {
   return static_cast<size_t>(partitions * static_cast<double>(partition_bytes));
 }
 
+std::vector<int> members_of(const comm::Group& group, const SummationOptions& options) {
+  if (!options.members.empty()) return options.members;
+  std::vector<int> all(static_cast<size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 server::ValueType type_of(const at::Tensor& flat) {
   return flat.scalar_type() == at::kDouble ? server::ValueType::float64
                                            : server::ValueType::float32;
@@ -93,7 +101,10 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
   }
   const auto& links = options_.sums.links;
   const bool is_measured = links == kMeasuredLinks;
-  shares_ = split_of(links_from(is_measured ? "" : links, group_.size(), spares), spares).shares();
+  const auto members = members_of(group_, options_);
+  const auto found = std::ranges::find(members, group_.rank());
+  const auto workers = static_cast<int>(members.size());
+  shares_ = split_of(links_from(is_measured ? "" : links, workers, spares), spares).shares();
   if (!is_launched && group_.size() == 1) return;
   server::WorldParts parts{.scheduler = scheduler_options(options_.servers),
                            .service = summation_service};
@@ -107,17 +118,19 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
       world_ = embedded_world(group_, options_.servers, std::move(parts));
     }
     auto& endpoint = world_->connected_endpoint(Deadline::after(group_.options().timeout));
+    const auto among_members =
+        is_measured ? group_.split(found == members.end() ? -1 : 0, group_.rank()) : std::nullopt;
+    if (found == members.end()) return;
     server::SummationClientOptions own{
-        .rank = static_cast<uint32_t>(group_.rank()),
-        .workers = static_cast<uint32_t>(group_.size()),
+        .rank = static_cast<uint32_t>(found - members.begin()),
+        .workers = static_cast<uint32_t>(workers),
         .servers = {},
         .credit_bytes = static_cast<size_t>(options_.sums.credit_bytes),
         .coding = options_.coding};
-    for (int64_t i = 0; i < spares + group_.size(); ++i) {
-      own.servers.push_back(fmt::format("server-{}", i));
-    }
-    if (options_.sums.links == kMeasuredLinks) {
-      link_rates_ = measure_links(group_, endpoint, own.servers);
+    for (int64_t i = 0; i < spares; ++i) own.servers.push_back(fmt::format("server-{}", i));
+    for (const int rank : members) own.servers.push_back(fmt::format("server-{}", spares + rank));
+    if (among_members) {
+      link_rates_ = measure_links(*among_members, endpoint, own.servers);
       shares_ = split_of(link_rates_, spares).shares();
     }
     for (const double share : shares_) {
@@ -309,6 +322,10 @@ void SummationServers::drop() {
 
 server::SummationTraffic SummationServers::traffic() {
   return client_ ? client_->traffic() : server::SummationTraffic{};
+}
+
+server::SummationTraffic SummationServers::traffic(size_t server) {
+  return client_ ? client_->traffic(server) : server::SummationTraffic{};
 }
 
 }  // namespace troika::parallel

@@ -21,6 +21,9 @@ struct SummationOptions {
   // rank's process has one more. The other values but limit_seconds are not used.
   layout::ServerExchange servers = {};
   layout::SummationExchange sums = {};
+  // The ranks that exchange buckets with servers, ascending; the mean is that of these ranks. The
+  // servers of other ranks' processes sum nothing. Empty: all ranks.
+  std::vector<int> members = {};
   // How gradients and means are sent. Sums are of the gradients' type.
   server::SummationCoding coding = {};
   // Records, on track "communication", a span "bucket" from the push of a bucket to its mean. Must
@@ -43,7 +46,8 @@ class SummationServers : public BucketSums {
   // Starts the servers in the ranks' processes, and joins those that were launched. A single rank
   // without launched servers has none. Called by all ranks; blocks for the group's timeout at most.
   // Throws Error(usage) for another number of servers than was launched and for links that do not
-  // fit, and the errors of server::World.
+  // fit, and the errors of server::World. Ranks that are no members only stay for the others: of
+  // the other functions, they may call lay_out(), drop(), state(), load_state() and traffic().
   SummationServers(const comm::Group& group, const SummationOptions& options);
   // The same with a role that does not come from the environment.
   SummationServers(const comm::Group& group, const SummationOptions& options,
@@ -73,8 +77,10 @@ class SummationServers : public BucketSums {
   // The bytes of gradients that this rank has pushed and got back, including those of its own
   // process's server.
   server::SummationTraffic traffic();
+  // The same of one server: those of spare machines come first, then those of members.
+  server::SummationTraffic traffic(size_t server);
   // The bandwidths that were measured at the start, in bytes per second: those of spare machines'
-  // links, then those of ranks'. Empty: none were.
+  // links, then those of members'. Empty: none were, or this rank is no member.
   const std::vector<double>& link_rates() const { return link_rates_; }
 
  private:

@@ -19,6 +19,7 @@
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/asynchronous_sums.h"
+#include "troika/parallel/servers/local_sums.h"
 #include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/tensor/tensor_exchange.h"
@@ -176,16 +177,16 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
                    .got = "an optimizer of configure_optimizers()",
                    .expected = "one of optim.name"});
     }
-    const auto sums = std::make_shared<parallel::SummationServers>(
-        group, parallel::SummationOptions{.servers = exchange.servers,
+    const parallel::SummationOptions sums{.servers = exchange.servers,
                                           .sums = exchange.summation,
                                           .coding = coding_of(ddp.codec),
-                                          .trace = trace});
-    ddp.codec = {};
+                                          .trace = trace};
     if (exchange.summation.asynchronous) {
-      return std::make_unique<parallel::AsynchronousSums>(task.module(), group, sums);
+      return std::make_unique<parallel::AsynchronousSums>(
+          task.module(), group, std::make_shared<parallel::SummationServers>(group, sums));
     }
-    ddp.sums = sums;
+    ddp.codec = {};
+    ddp.sums = parallel::make_summation(group, sums);
   }
   if (const auto& axis = groups.along(layout::Axis::tensor); axis.size() > 1) {
     if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);

@@ -70,7 +70,8 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
                              .priorities = own.priorities,
                              .links = own.links,
                              .cross_barrier = own.cross_barrier,
-                             .asynchronous = own.asynchronous};
+                             .asynchronous = own.asynchronous,
+                             .local_sums = own.local_sums};
 }
 
 namespace {
