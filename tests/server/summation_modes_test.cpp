@@ -92,6 +92,30 @@ TEST(SumCoding, DitheringHasTheExpectationOfTheValues) {
   }
 }
 
+// Levels are parts of a block's norm, and no value is lost to one that overflows.
+TEST(SumCoding, DitheringByTheNormOfABlock) {
+  for (const auto form : {SumForm::dither, SumForm::natural}) {
+    std::vector<float> values(20, 3), left_out;
+    values[7] = -4;
+    const double norm = std::sqrt(19 * 9 + 16);
+    const auto result = decoded({form, 20, true}, values, left_out);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double level = std::abs(result[i]) / norm;
+      if (form == SumForm::dither) {
+        EXPECT_NEAR(127 * level, std::round(127 * level), 1e-4);
+      } else {
+        EXPECT_NEAR(std::log2(level), std::round(std::log2(level)), 1e-5);
+      }
+      EXPECT_EQ(result[i] < 0, i == 7);
+    }
+    const float most = std::numeric_limits<float>::max();
+    values.assign(20, most / 2);
+    for (const float value : decoded({form, 20, true}, values, left_out)) {
+      EXPECT_NEAR(value / most, 0.5, 1e-5);
+    }
+  }
+}
+
 TEST(SumCoding, NaturalDitheringHasTheExpectationOfTheValues) {
   constexpr int kDraws = 10'000;
   std::vector<double> values{1, 0, 0.3, -0.7, 0.011, 1e-50, 0.5, -0.25}, sums(8), left_out;

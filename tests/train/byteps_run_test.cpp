@@ -237,10 +237,11 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(fit(byteps({"ddp.hook=powersgd"}), 1), ErrorKind::usage,
                "[train] summation servers have not all codecs; got ddp.hook powersgd, expected "
                "none, fp16, int8, topk, onebit, randomk, dither or natural");
-  EXPECT_ERROR(fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1),
-               ErrorKind::usage,
-               "[train] byteps.asynchronous sends whole parameters after each step; got "
-               "byteps.cross_barrier true and ddp.hook none, expected false and none");
+  EXPECT_ERROR(
+      fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1), ErrorKind::usage,
+      "[train] byteps.asynchronous sends whole parameters after each step; got "
+      "byteps.cross_barrier true, byteps.momentum 0 and ddp.hook none, expected false, 0 and "
+      "none");
   EXPECT_ERROR(byteps({"byteps.partition_bytes=63"}), ErrorKind::usage,
                "[config] byteps.partition_bytes; got 63, expected an integer >= 64");
   const layout::Plan plan{.exchange = {.method = layout::ExchangeMethod::summation}};

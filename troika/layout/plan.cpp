@@ -145,9 +145,12 @@ void add_summation(config::Table& table, SummationExchange& summation) {
             "parameters are stepped when their mean gradient is there, not when all means are");
   table.add("summation.asynchronous", &summation.asynchronous,
             "servers keep the parameters, and add each rank's change at once");
-  table.add("summation.local_sums", &summation.local_sums,
-            "the form of sums of one machine's ranks before servers' sums; none: there are none",
+  table.add("summation.local_sums", &summation.local_sums, "form of sums inside machines",
             config::one_of({"none", "plain", "fp16", "bf16"}));
+  table.add("summation.momentum", &summation.momentum, "momentum of gradients before codecs",
+            config::from_to_below(0.0, 1.0));
+  table.add("summation.dither_norm", &summation.dither_norm, "of blocks; dither and natural",
+            config::one_of({"max", "l2"}));
 }
 
 void add_compression(config::Table& table, Compression& compression) {

@@ -170,6 +170,16 @@ void add_options(config::Table& table, BytePsSection& options) {
             "first, as they are or in 16 bits, and one of them exchanges the sums with servers; "
             "none: each process exchanges its own",
             config::one_of({"none", "plain", "fp16", "bf16"}));
+  table.add(
+      "byteps.momentum", &options.momentum,
+      "byteps: Nesterov momentum of gradients before they are encoded, with optim.momentum 0; "
+      "0: none",
+      config::from_to_below(0.0, 1.0));
+  table.add(
+      "byteps.dither_norm", &options.dither_norm,
+      "byteps: the scale of a block with ddp.hook dither or natural: its largest magnitude, or "
+      "its L2 norm",
+      config::one_of({"max", "l2"}));
 }
 
 void add_options(config::Table& table, DownpourSection& options) {

@@ -130,9 +130,26 @@ int natural_level(T value, Random& random) {
   return value < 0 ? -level : level;
 }
 
+// The largest magnitude, or the L2 norm if it is a number of this type.
+template <typename T>
+T norm_of(std::span<const T> values, bool is_l2) {
+  T largest = 0;
+  for (const T value : values) largest = std::max(largest, std::abs(value));
+  if (!is_l2 || largest == 0) return largest;
+  double squares = 0;  // of values that cannot overflow
+  for (const T value : values) {
+    const double part = static_cast<double>(value) / static_cast<double>(largest);
+    squares += part * part;
+  }
+  const auto norm = static_cast<T>(static_cast<double>(largest) * std::sqrt(squares));
+  return std::isfinite(norm) ? norm : largest;
+}
+
 // Blocks of a scale and one byte for each value: the nearest level, or one of the two around it.
 template <typename T>
-void encode_int8(std::span<const T> values, size_t block, SumForm form, char* to) {
+void encode_int8(const SumCoding& coding, std::span<const T> values, char* to) {
+  const auto form = coding.form;
+  const size_t block = coding.parameter;
   Random random(form == SumForm::int8 ? 0 : seed_of(values));
   const auto level_of = [&](T value) -> T {
     if (form == SumForm::natural) return static_cast<T>(natural_level(value, random));
@@ -142,9 +159,7 @@ void encode_int8(std::span<const T> values, size_t block, SumForm form, char* to
   const T divisor = form == SumForm::natural ? T{1} : T{kMostLevel};
   for (size_t begin = 0; begin < values.size(); begin += block) {
     const auto part = values.subspan(begin, std::min(block, values.size() - begin));
-    T largest = 0;
-    for (const T value : part) largest = std::max(largest, std::abs(value));
-    const T scale = largest / divisor;
+    const T scale = norm_of(part, coding.has_l2_norm) / divisor;
     put(to, 0, scale);
     to += sizeof(T);
     for (const T value : part) {
@@ -221,7 +236,7 @@ bool encode(const SumCoding& coding, std::span<const char> bytes, std::string& e
       encode_sign(values, to);
       break;
     default:
-      encode_int8(values, coding.parameter, coding.form, to);
+      encode_int8(coding, values, to);
   }
   return true;
 }
@@ -273,7 +288,9 @@ SumCoding coding_for(const SummationCoding& options, size_t count) {
   const double parameter = options.form == SumForm::sign ? 1
                            : has_blocks                  ? static_cast<double>(options.block)
                                         : std::round(options.density * static_cast<double>(count));
-  return {options.form, static_cast<uint32_t>(std::clamp(parameter, 1.0, most))};
+  const bool is_dithered = options.form == SumForm::dither || options.form == SumForm::natural;
+  return {options.form, static_cast<uint32_t>(std::clamp(parameter, 1.0, most)),
+          is_dithered && options.has_l2_norm};
 }
 
 bool encode_sum(const SumCoding& coding, ValueType type, std::span<const char> values,

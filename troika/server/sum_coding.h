@@ -16,9 +16,10 @@ namespace troika::server {
 // An encoding of some values.
 struct SumCoding {
   SumForm form = SumForm::plain;
-  // int8, dither and natural: the number of values that share a scale. top and random: the number of values
-  // that are sent. sign: 1.
+  // int8, dither and natural: the number of values that share a scale. top and random: the number
+  // of values that are sent. sign: 1.
   uint32_t parameter = 0;
+  bool has_l2_norm = false;  // of a block; dither and natural only
 };
 
 // The encoding of `count` values under these options.

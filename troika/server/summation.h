@@ -39,6 +39,8 @@ struct SummationCoding {
   SumForm form = SumForm::plain;
   double density = 0.01;  // top and random: the part of a piece's values that is sent
   uint32_t block = 256;   // int8, dither and natural: values that share a scale
+  // dither and natural: the scale of a block is its L2 norm, as in QSGD, not its largest magnitude.
+  bool has_l2_norm = false;
   // Keep what an encoding leaves out, and add it to the next values of the key: on the way to the
   // servers at the worker, and on the way back at the server (two-way: Zheng et al., NeurIPS 2019,
   // arXiv 1905.10936).

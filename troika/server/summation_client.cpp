@@ -132,6 +132,7 @@ struct SummationClient::State {
     const auto coding = coding_for(options.coding, piece.values.size() / size_of(piece.type));
     head.has_feedback = options.coding.error_feedback;
     head.parameter = coding.parameter;
+    head.has_l2_norm = coding.has_l2_norm;
     if (head.has_feedback) residuals.enter(piece.key);
     const bool fits = head.has_feedback ? residuals.encode(piece.key, coding, piece.type,
                                                            piece.values, flight.sent)

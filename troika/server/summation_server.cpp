@@ -211,7 +211,7 @@ void SummationServer::add(const std::string& peer, Push push) {
   }
   confirm(peer, head);
   raise_level(peer, push);
-  if (head.form != SumForm::plain) sum.coding = {head.form, head.parameter};
+  if (head.form != SumForm::plain) sum.coding = {head.form, head.parameter, head.has_l2_norm};
   sum.has_feedback = head.has_feedback;
   sum.peers[head.rank] = peer;
   sum.pushes[head.rank] = std::move(push);

@@ -32,6 +32,7 @@ struct PushHead {
   SumForm form = SumForm::plain;
   bool has_feedback = false;
   uint32_t parameter = 0;  // see SumCoding
+  bool has_l2_norm = false;
 
   // Returns kPushHead bytes.
   std::string text() const {
@@ -44,7 +45,7 @@ struct PushHead {
     writer.number(type);
     writer.number(action);
     writer.number(form);
-    writer.number(static_cast<uint8_t>(has_feedback));
+    writer.number(static_cast<uint8_t>((has_feedback ? 1 : 0) + (has_l2_norm ? 2 : 0)));
     writer.number(parameter);
     return bytes;
   }
@@ -59,11 +60,13 @@ struct PushHead {
     head.type = reader.number<ValueType>();
     head.action = reader.number<SummationAction>();
     head.form = reader.number<SumForm>();
-    head.has_feedback = reader.number<uint8_t>() != 0;
+    const auto flags = reader.number<uint8_t>();
+    head.has_feedback = (flags & 1) != 0;
+    head.has_l2_norm = (flags & 2) != 0;
     head.parameter = reader.number<uint32_t>();
-    const bool is_known = head.type <= ValueType::float64 && head.form <= kLastSumForm &&
-                          head.action <= SummationAction::probe && head.rank < head.workers &&
-                          head.workers <= kMostSummationWorkers;
+    const bool is_known = flags <= 3 && head.type <= ValueType::float64 &&
+                          head.form <= kLastSumForm && head.action <= SummationAction::probe &&
+                          head.rank < head.workers && head.workers <= kMostSummationWorkers;
     if (is_known) return head;
     throw Error("server", ErrorKind::failure, {.what = "a push of an unknown form"});
   }

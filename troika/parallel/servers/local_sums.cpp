@@ -41,6 +41,11 @@ std::vector<int> first_ranks(const std::vector<int>& nodes) {
   return ranks;
 }
 
+bool has_local_sums(const std::vector<int>& nodes, const layout::SummationExchange& sums) {
+  const size_t machines = first_ranks(nodes).size();
+  return machines > 1 && machines < nodes.size() && !sums.asynchronous && sums.local_sums != "none";
+}
+
 LocalSums::LocalSums(const comm::Group& group, SummationOptions options)
     : LocalSums(group, std::move(options), launched_role()) {}
 
@@ -77,9 +82,7 @@ void LocalSums::sum(const comm::Group& machine, const comm::GradientBucket& buck
   machine.reduce(values, 0, comm::ReduceOp::sum, {.label = "sum inside a machine"});
   if (machine.rank() > 0) return;
   if (half_) flat.copy_(values);
-  Bucket own;
-  own.gradient = bucket;
-  servers_.start(own);
+  servers_.start(*started_[static_cast<size_t>(bucket.index)]);
 }
 
 void LocalSums::finish() {
@@ -122,10 +125,9 @@ void LocalSums::drop() {
 }
 
 std::shared_ptr<BucketSums> make_summation(const comm::Group& group, SummationOptions options) {
-  const auto machines = std::ssize(first_ranks(group.nodes()));
-  const bool has_levels = machines > 1 && machines < group.size() && !options.sums.asynchronous &&
-                          options.sums.local_sums != "none";
-  if (has_levels) return std::make_shared<LocalSums>(group, std::move(options));
+  if (has_local_sums(group.nodes(), options.sums)) {
+    return std::make_shared<LocalSums>(group, std::move(options));
+  }
   return std::make_shared<SummationServers>(group, options);
 }
 

@@ -17,6 +17,10 @@ namespace troika::parallel {
 // (comm::Group::nodes()).
 std::vector<int> first_ranks(const std::vector<int>& nodes);
 
+// Whether ranks of one machine sum their gradients first: where there are several machines, one of
+// them with several ranks, unless the exchange is asynchronous or has no such sums.
+bool has_local_sums(const std::vector<int>& nodes, const layout::SummationExchange& sums);
+
 // The first rank of each machine (its root) gets the sum of the machine's gradients, exchanges it
 // with the servers, and gives the mean to the machine's other ranks. Each machine's link carries
 // the bytes of one rank, so n in SummationSplit is the number of machines, and the servers in the
@@ -66,9 +70,8 @@ class LocalSums : public BucketSums {
   std::unique_ptr<HookThread> thread_;  // calls sum(); after what that uses
 };
 
-// Returns a LocalSums where options.sums asks for sums inside machines and there are several
-// machines, one of them with several ranks; otherwise a SummationServers. Called by all ranks;
-// blocks. Throws their errors.
+// Returns a LocalSums if the group has_local_sums(), otherwise a SummationServers. Called by all
+// ranks; blocks. Throws their errors.
 std::shared_ptr<BucketSums> make_summation(const comm::Group& group, SummationOptions options);
 
 }  // namespace troika::parallel

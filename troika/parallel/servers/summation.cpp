@@ -89,7 +89,7 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
 
 SummationServers::SummationServers(const comm::Group& group, const SummationOptions& options,
                                    const server::WorldOptions& role)
-    : group_(group), options_(options) {
+    : group_(group), options_(options), momentum_(options.sums.momentum) {
   const bool is_launched = role.role != server::WorldRole::alone;
   const int64_t spares = options_.servers.count;
   if (!is_launched && spares > 0) {
@@ -177,9 +177,11 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
   }
   layout_ ^= server::kLayoutBit;
   missing_ = std::make_shared<std::vector<size_t>>(buckets.size());
+  momentum_.lay_out(buckets);
 }
 
 void SummationServers::start(const Bucket& bucket) {
+  momentum_.apply(bucket);
   push(bucket, server::SummationAction::sum);
 }
 
@@ -231,10 +233,12 @@ at::Tensor SummationServers::zeros_like_bucket(size_t bucket) const {
 }
 
 state::StateDict SummationServers::state() {
-  if (!client_ || !options_.coding.error_feedback) return {};
-  state::StateDict result;
+  const bool has_errors = options_.coding.error_feedback;
+  auto result = momentum_.tensors();
+  if (!client_ || (!has_errors && result.empty())) return {};
+  for (auto& [name, momentum] : result) momentum = momentum.clone();
   result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
-  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+  for (size_t bucket = 0; has_errors && bucket < laid_.size(); ++bucket) {
     const auto own = zeros_like_bucket(bucket);
     auto* const bytes = static_cast<char*>(own.data_ptr());
     for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
@@ -264,14 +268,24 @@ void SummationServers::load_state(const state::StateDict& state) {
     throw Error("parallel", ErrorKind::usage,
                 {.what = "the state of summation servers",
                  .got = name,
-                 .expected = "what codecs with error feedback have left out of these buckets"});
+                 .expected = "what codecs with error feedback have left out of these buckets, and "
+                             "momentum"});
   };
   const auto rank = tensors.find(kRank);
-  if (!options_.coding.error_feedback || rank == tensors.end()) refuse(state.front().first);
-  if (tensors.size() != 1 + 2 * laid_.size()) refuse(fmt::format("{} tensors", tensors.size()));
+  if (rank == tensors.end()) refuse(state.front().first);
+  const auto momenta = momentum_.tensors();
+  const size_t with_errors = options_.coding.error_feedback ? laid_.size() : 0;
+  if (tensors.size() != 1 + momenta.size() + 2 * with_errors) {
+    refuse(fmt::format("{} tensors", tensors.size()));
+  }
   const bool is_own = rank->second.item<int64_t>() == group_.rank();
+  for (const auto& [name, momentum] : momenta) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end() || found->second.sizes() != momentum.sizes()) refuse(name);
+    if (is_own) momentum.copy_(found->second);
+  }
   std::vector<at::Tensor> of_means;  // until servers have them
-  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+  for (size_t bucket = 0; bucket < with_errors; ++bucket) {
     for (const auto& name : {error_name(bucket), mean_error_name(bucket)}) {
       const auto found = tensors.find(name);
       if (found == tensors.end() || found->second.numel() != laid_[bucket].count) refuse(name);

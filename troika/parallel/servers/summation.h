@@ -11,6 +11,7 @@
 #include "troika/layout/plan.h"
 #include "troika/layout/summation.h"
 #include "troika/parallel/bucket_sums.h"
+#include "troika/parallel/servers/bucket_momentum.h"
 #include "troika/server/summation.h"
 #include "troika/server/world.h"
 
@@ -64,7 +65,8 @@ class SummationServers : public BucketSums {
   void drop() override;
   // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
   // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
-  // "rank" is the rank. Blocks; without them, and with a warning, if servers are lost.
+  // With momentum, "momentumP" is that of parameter P on this rank. "rank" is the rank. Blocks;
+  // without them, and with a warning, if servers are lost.
   state::StateDict state() override;
   // Ranks that load the errors of another rank's gradients have none.
   void load_state(const state::StateDict& state) override;
@@ -102,6 +104,7 @@ class SummationServers : public BucketSums {
 
   comm::Group group_;
   const SummationOptions options_;
+  BucketMomentum momentum_;
   std::vector<double> shares_;      // by server
   std::vector<double> link_rates_;  // by server
   std::unique_ptr<server::World> world_;

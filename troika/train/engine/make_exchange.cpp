@@ -61,7 +61,7 @@ parallel::ShardedOptions sharded_options(const layout::Plan& plan, const std::st
 }
 
 // How summation servers and ranks encode what they send, for a codec of ddp.hook.
-server::SummationCoding coding_of(const comm::CodecOptions& codec) {
+server::SummationCoding coding_of(const comm::CodecOptions& codec, const std::string& norm) {
   constexpr std::array<std::pair<std::string_view, server::SumForm>, 8> kForms{{
       {"none", server::SumForm::plain},
       {"fp16", server::SumForm::half},
@@ -84,6 +84,7 @@ server::SummationCoding coding_of(const comm::CodecOptions& codec) {
   return {.form = form->second,
           .density = codec.density,
           .block = static_cast<uint32_t>(codec.block),
+          .has_l2_norm = norm == "l2",
           .error_feedback = leaves_much && codec.error_feedback};
 }
 
@@ -177,10 +178,11 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
                    .got = "an optimizer of configure_optimizers()",
                    .expected = "one of optim.name"});
     }
-    const parallel::SummationOptions sums{.servers = exchange.servers,
-                                          .sums = exchange.summation,
-                                          .coding = coding_of(ddp.codec),
-                                          .trace = trace};
+    const parallel::SummationOptions sums{
+        .servers = exchange.servers,
+        .sums = exchange.summation,
+        .coding = coding_of(ddp.codec, exchange.summation.dither_norm),
+        .trace = trace};
     if (exchange.summation.asynchronous) {
       return std::make_unique<parallel::AsynchronousSums>(
           task.module(), group, std::make_shared<parallel::SummationServers>(group, sums));

@@ -71,7 +71,9 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
                              .links = own.links,
                              .cross_barrier = own.cross_barrier,
                              .asynchronous = own.asynchronous,
-                             .local_sums = own.local_sums};
+                             .local_sums = own.local_sums,
+                             .momentum = own.momentum,
+                             .dither_norm = own.dither_norm};
 }
 
 namespace {
@@ -129,12 +131,13 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
     require_passes_of_all_samples(options, plan);
   }
   if (sums.cross_barrier) require_steps_in_parts(options, plan);
-  if (sums.asynchronous && (sums.cross_barrier || plan.compression.codec != "none")) {
+  if (sums.asynchronous &&
+      (sums.cross_barrier || plan.compression.codec != "none" || sums.momentum > 0)) {
     throw Error("train", ErrorKind::usage,
                 {.what = "byteps.asynchronous sends whole parameters after each step",
-                 .got = fmt::format("byteps.cross_barrier {} and ddp.hook {}", sums.cross_barrier,
-                                    plan.compression.codec),
-                 .expected = "false and none"});
+                 .got = fmt::format("byteps.cross_barrier {}, byteps.momentum {} and ddp.hook {}",
+                                    sums.cross_barrier, sums.momentum, plan.compression.codec),
+                 .expected = "false, 0 and none"});
   }
 }
 
