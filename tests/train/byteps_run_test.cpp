@@ -212,6 +212,10 @@ TEST_F(BytePsRun, ResumesWithTheErrorsOfCodecs) {
     SCOPED_TRACE(hook);
     auto options = byteps({"ddp.hook=" + hook, "ddp.topk_density=0.3", "run.name=" + hook,
                            "byteps.partition_bytes=128", "comm.bucket_megabytes=0.0002"});
+    if (hook == "natural") {
+      options.byteps.momentum = 0.5;
+      options.byteps.dither_norm = "l2";
+    }
     const auto whole = fit(options, 2);
     EXPECT_EQ(whole.summary.steps, 12);
     options.trainer.max_steps = 5;
@@ -242,6 +246,10 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
       "[train] byteps.asynchronous sends whole parameters after each step; got "
       "byteps.cross_barrier true, byteps.momentum 0 and ddp.hook none, expected false, 0 and "
       "none");
+  EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5"}), 1), ErrorKind::usage,
+               "[train] byteps.momentum is of gradients that are sent; got 0.5 and one process, "
+               "which sends none, expected 0, or several processes (optim.nesterov and "
+               "optim.momentum do the same)");
   EXPECT_ERROR(byteps({"byteps.partition_bytes=63"}), ErrorKind::usage,
                "[config] byteps.partition_bytes; got 63, expected an integer >= 64");
   const layout::Plan plan{.exchange = {.method = layout::ExchangeMethod::summation}};

@@ -131,6 +131,13 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
     require_passes_of_all_samples(options, plan);
   }
   if (sums.cross_barrier) require_steps_in_parts(options, plan);
+  if (sums.momentum > 0 && plan.mesh.ranks() == 1) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.momentum is of gradients that are sent",
+                 .got = fmt::format("{} and one process, which sends none", sums.momentum),
+                 .expected = "0, or several processes",
+                 .hint = "optim.nesterov and optim.momentum do the same"});
+  }
   if (sums.asynchronous &&
       (sums.cross_barrier || plan.compression.codec != "none" || sums.momentum > 0)) {
     throw Error("train", ErrorKind::usage,
