@@ -169,6 +169,22 @@ TEST(SumCoding, ResidualsHaveWhatWasLeftOut) {
   }
 }
 
+// A part that was left out moves parameters as far as it would have at its own step.
+TEST(SumCoding, ResidualsAreScaledWithTheLearningRate) {
+  Residuals residuals;
+  const auto sent = [&](std::vector<double> values, double rate) {
+    std::string encoded, result;
+    const std::span bytes(reinterpret_cast<char*>(values.data()), values.size() * sizeof(double));
+    EXPECT_TRUE(residuals.encode(3, {SumForm::top, 1}, ValueType::float64, bytes, encoded, rate));
+    decode_sum(SumForm::top, ValueType::float64, encoded, bytes.size(), result);
+    const auto* const decoded = reinterpret_cast<const double*>(result.data());
+    return std::vector<double>(decoded, decoded + values.size());
+  };
+  std::vector<double> none(8), first{4, 1, 0, 0, 0, 0, 0, 0};
+  EXPECT_EQ(sent(first, 0.5)[0], 4);
+  EXPECT_EQ(sent(none, 0.125)[1], 4) << "1 at a rate of 0.5";
+}
+
 TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
   auto values = numbers<float>(0, 100, 0);
   std::string encoded, result;
@@ -195,8 +211,9 @@ TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
 
 // Pushes one piece of all workers, whose values become the mean.
 template <typename T>
-void average(Sums& sums, std::vector<std::vector<T>>& values) {
+void average(Sums& sums, std::vector<std::vector<T>>& values, double rate = 1) {
   for (size_t w = 0; w < values.size(); ++w) {
+    sums.client(w).set_rate(rate);
     sums.client(w).push(
         {{.key = 7, .type = kType<T>, .values = bytes_of(values[w], 0, values[w].size())}});
   }
@@ -204,8 +221,8 @@ void average(Sums& sums, std::vector<std::vector<T>>& values) {
   for (const auto& one : values) EXPECT_TRUE(one == values[0]) << "the same bits";
 }
 
-// After rounds without gradients that bring what was left out, the sum of all means is that of the
-// means of all gradients. Without feedback it is not.
+// After rounds without gradients that bring what was left out, the sum of all means, each times the
+// learning rate of its round, is that of the means of all gradients. Without feedback it is not.
 TEST(SummationServers, FeedbackLosesNothingOnEitherWay) {
   constexpr size_t kCount = 400, kWorkers = 3;
   constexpr uint64_t kRounds = 12;
@@ -216,16 +233,17 @@ TEST(SummationServers, FeedbackLosesNothingOnEitherWay) {
       std::vector<double> wanted(kCount), got(kCount);
       const uint64_t rest = form == SumForm::top ? 50 : 12;
       for (uint64_t round = 0; round < kRounds + rest; ++round) {
+        const double rate = 1.0 / static_cast<double>(1 + round % 5);
         std::vector<std::vector<double>> values;
         for (size_t w = 0; w < kWorkers; ++w) {
           values.push_back(round < kRounds ? numbers<double>(w, kCount, round)
                                            : std::vector<double>(kCount));
         }
         for (size_t i = 0; i < kCount; ++i) {
-          for (const auto& one : values) wanted[i] += one[i] / kWorkers;
+          for (const auto& one : values) wanted[i] += rate * one[i] / kWorkers;
         }
-        average(sums, values);
-        for (size_t i = 0; i < kCount; ++i) got[i] += values[0][i];
+        average(sums, values, rate);
+        for (size_t i = 0; i < kCount; ++i) got[i] += rate * values[0][i];
       }
       double farthest = 0;
       for (size_t i = 0; i < kCount; ++i) {

@@ -204,7 +204,8 @@ TEST_F(BytePsRun, RefusesWhatNeedsAllGradientsAtOnce) {
 
 // Checkpoints have the parts of gradients and of means that codecs have left out.
 TEST_F(BytePsRun, ResumesWithTheErrorsOfCodecs) {
-  options_.schedule.name = "constant";
+  options_.schedule.name = "step";  // the first step after the checkpoint has another rate
+  options_.schedule.step_size = 5;
   options_.optimizer.name = "sgd";
   options_.checkpoint.every_n_train_steps = 5;
   options_.checkpoint.every_n_epochs = 0;

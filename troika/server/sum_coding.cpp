@@ -265,17 +265,17 @@ void decode(SumForm form, std::span<const char> encoded, size_t most, std::strin
 }
 
 template <typename T>
-void combine(char* values, const char* with, size_t bytes, T sign) {
+void combine(char* values, const char* with, size_t bytes, T factor) {
   for (size_t i = 0; i < bytes / sizeof(T); ++i) {
-    put<T>(values, i, at<T>(values, i) + sign * at<T>(with, i));
+    put<T>(values, i, at<T>(values, i) + factor * at<T>(with, i));
   }
 }
 
-void combine(ValueType type, char* values, const char* with, size_t bytes, int sign) {
+void combine(ValueType type, char* values, const char* with, size_t bytes, double factor) {
   if (type == ValueType::float32) {
-    combine<float>(values, with, bytes, static_cast<float>(sign));
+    combine<float>(values, with, bytes, static_cast<float>(factor));
   } else {
-    combine<double>(values, with, bytes, sign);
+    combine<double>(values, with, bytes, factor);
   }
 }
 
@@ -317,23 +317,26 @@ void decode_sum(SumForm form, ValueType type, std::span<const char> encoded, siz
 }
 
 bool Residuals::encode(uint64_t key, const SumCoding& coding, ValueType type,
-                       std::span<char> values, std::string& encoded) {
+                       std::span<char> values, std::string& encoded, double rate) {
   auto& kept = kept_[key];
-  if (kept.size() == values.size()) combine(type, values.data(), kept.data(), values.size(), 1);
-  kept.resize(values.size());
-  if (encode_sum(coding, type, values, encoded, kept.data())) return true;
+  if (kept.values.size() == values.size()) {
+    combine(type, values.data(), kept.values.data(), values.size(), kept.rate / rate);
+  }
+  kept.values.resize(values.size());
+  kept.rate = rate;
+  if (encode_sum(coding, type, values, encoded, kept.values.data())) return true;
   kept_.erase(key);
   return false;
 }
 
 std::string Residuals::residual(uint64_t key) const {
   const auto found = kept_.find(key);
-  return found == kept_.end() ? std::string() : found->second;
+  return found == kept_.end() ? std::string() : found->second.values;
 }
 
-void Residuals::keep(uint64_t key, std::string residual) {
+void Residuals::keep(uint64_t key, std::string residual, double rate) {
   enter(key);
-  kept_[key] = std::move(residual);
+  kept_[key] = {std::move(residual), rate};
 }
 
 void Residuals::enter(uint64_t key) {

@@ -178,6 +178,10 @@ class SummationClient {
   // returns why it is no use to wait, or nothing.
   void wait(Deadline deadline, const std::function<std::string()>& trouble = {},
             const std::function<bool()>& is_enough = {});
+  // The learning rate, above 0, of the step of the next pushes and of set_left_out(): what
+  // encodings have left out is multiplied by the rate of its step / this one. 1 before the first
+  // call.
+  void set_rate(double rate);
   // Returns what encodings have left out of the values of this key that were pushed so far, in
   // their type; empty: nothing.
   std::string left_out(uint64_t key);

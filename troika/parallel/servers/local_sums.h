@@ -43,6 +43,7 @@ class LocalSums : public BucketSums {
   ~LocalSums() override;
 
   void lay_out(const std::vector<Bucket>& buckets) override;
+  void expect_rate(double rate) override { servers_.expect_rate(rate); }
   void start(const Bucket& bucket) override;
   // Throws the errors of SummationServers::finish(), and those of the machine's group.
   void finish() override;

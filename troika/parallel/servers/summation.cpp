@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::string_view kMeasuredLinks = "measured";
 constexpr const char* kRank = "rank";
+constexpr const char* kRate = "rate";
 
 std::string error_name(size_t bucket) {
   return fmt::format("bucket{}.error", bucket);
@@ -180,6 +181,12 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
   momentum_.lay_out(buckets);
 }
 
+void SummationServers::expect_rate(double rate) {
+  if (!client_ || rate <= 0) return;
+  rate_ = rate;
+  client_->set_rate(rate);
+}
+
 void SummationServers::start(const Bucket& bucket) {
   momentum_.apply(bucket);
   push(bucket, server::SummationAction::sum);
@@ -238,6 +245,7 @@ state::StateDict SummationServers::state() {
   if (!client_ || (!has_errors && result.empty())) return {};
   for (auto& [name, momentum] : result) momentum = momentum.clone();
   result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
+  result.emplace_back(kRate, at::scalar_tensor(rate_, at::kDouble));
   for (size_t bucket = 0; has_errors && bucket < laid_.size(); ++bucket) {
     const auto own = zeros_like_bucket(bucket);
     auto* const bytes = static_cast<char*>(own.data_ptr());
@@ -272,13 +280,15 @@ void SummationServers::load_state(const state::StateDict& state) {
                              "momentum"});
   };
   const auto rank = tensors.find(kRank);
-  if (rank == tensors.end()) refuse(state.front().first);
+  const auto rate = tensors.find(kRate);
+  if (rank == tensors.end() || rate == tensors.end()) refuse(state.front().first);
   const auto momenta = momentum_.tensors();
   const size_t with_errors = options_.coding.error_feedback ? laid_.size() : 0;
-  if (tensors.size() != 1 + momenta.size() + 2 * with_errors) {
+  if (tensors.size() != 2 + momenta.size() + 2 * with_errors) {
     refuse(fmt::format("{} tensors", tensors.size()));
   }
   const bool is_own = rank->second.item<int64_t>() == group_.rank();
+  expect_rate(rate->second.item<double>());
   for (const auto& [name, momentum] : momenta) {
     const auto found = tensors.find(name);
     if (found == tensors.end() || found->second.sizes() != momentum.sizes()) refuse(name);

@@ -58,6 +58,9 @@ class SummationServers : public BucketSums {
   ~SummationServers() override;
 
   void lay_out(const std::vector<Bucket>& buckets) override;
+  // With error feedback, what was left out is scaled by the rate of its step / that of the next. A
+  // rate that is not above 0 is ignored.
+  void expect_rate(double rate) override;
   void start(const Bucket& bucket) override;
   // Throws Error(server, peer or timeout), or the group's error if it names a rank that is lost.
   void finish() override;
@@ -65,8 +68,8 @@ class SummationServers : public BucketSums {
   void drop() override;
   // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
   // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
-  // With momentum, "momentumP" is that of parameter P on this rank. "rank" is the rank. Blocks;
-  // without them, and with a warning, if servers are lost.
+  // "rate" is the learning rate of that step. With momentum, "momentumP" is that of parameter P on
+  // this rank. "rank" is the rank. Blocks; without them, and with a warning, if servers are lost.
   state::StateDict state() override;
   // Ranks that load the errors of another rank's gradients have none.
   void load_state(const state::StateDict& state) override;
@@ -105,6 +108,7 @@ class SummationServers : public BucketSums {
   comm::Group group_;
   const SummationOptions options_;
   BucketMomentum momentum_;
+  double rate_ = 1;                 // SummationClient::set_rate()
   std::vector<double> shares_;      // by server
   std::vector<double> link_rates_;  // by server
   std::unique_ptr<server::World> world_;
