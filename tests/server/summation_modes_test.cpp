@@ -183,6 +183,9 @@ TEST(SumCoding, ResidualsAreScaledWithTheLearningRate) {
   std::vector<double> none(8), first{4, 1, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(sent(first, 0.5)[0], 4);
   EXPECT_EQ(sent(none, 0.125)[1], 4) << "1 at a rate of 0.5";
+  residuals = Residuals();
+  sent(first, 0);
+  EXPECT_THAT(sent(none, 0.5), testing::Each(0)) << "a rate of 0 moves nothing";
 }
 
 TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
@@ -213,9 +216,10 @@ TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
 template <typename T>
 void average(Sums& sums, std::vector<std::vector<T>>& values, double rate = 1) {
   for (size_t w = 0; w < values.size(); ++w) {
-    sums.client(w).set_rate(rate);
-    sums.client(w).push(
-        {{.key = 7, .type = kType<T>, .values = bytes_of(values[w], 0, values[w].size())}});
+    sums.client(w).push({{.key = 7,
+                          .type = kType<T>,
+                          .values = bytes_of(values[w], 0, values[w].size()),
+                          .rate = rate}});
   }
   sums.wait();
   for (const auto& one : values) EXPECT_TRUE(one == values[0]) << "the same bits";

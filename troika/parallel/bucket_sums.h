@@ -22,7 +22,7 @@ class BucketSums {
   // outlive their steps. Throws Error(usage) for gradients that cannot be averaged.
   virtual void lay_out(const std::vector<Bucket>& buckets) = 0;
   // Tells the learning rate of the step whose buckets start next, the same on all ranks, for values
-  // that are kept for later steps. Called outside of steps, or never.
+  // that are kept for later steps. Called outside of steps, or never. Does not wait for means.
   virtual void expect_rate(double /*rate*/) {}
   // Starts to replace the bucket's values by their mean over the ranks, with the same bits on all
   // ranks. Ranks may start buckets in different orders.

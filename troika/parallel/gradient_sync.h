@@ -40,7 +40,7 @@ class GradientSync {
   virtual void finish_backward() = 0;
 
   // Tells the learning rate of the step that begins, before its first backward pass, to exchanges
-  // that keep a part of gradients for later steps. Others ignore it. Does not block.
+  // that keep a part of gradients for later steps. Others ignore it.
   virtual void expect_rate(double /*rate*/) {}
 
   // Called before the first micro-batch of a resumed step: .grad holds the sum of micro-batches

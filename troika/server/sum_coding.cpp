@@ -319,11 +319,13 @@ void decode_sum(SumForm form, ValueType type, std::span<const char> encoded, siz
 bool Residuals::encode(uint64_t key, const SumCoding& coding, ValueType type,
                        std::span<char> values, std::string& encoded, double rate) {
   auto& kept = kept_[key];
-  if (kept.values.size() == values.size()) {
-    combine(type, values.data(), kept.values.data(), values.size(), kept.rate / rate);
+  const bool has_kept = kept.values.size() == values.size();
+  if (has_kept) {
+    const double factor = rate > 0 ? kept.rate / rate : 1;
+    combine(type, values.data(), kept.values.data(), values.size(), factor);
   }
   kept.values.resize(values.size());
-  kept.rate = rate;
+  if (rate > 0 || !has_kept) kept.rate = rate;
   if (encode_sum(coding, type, values, encoded, kept.values.data())) return true;
   kept_.erase(key);
   return false;

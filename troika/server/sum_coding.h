@@ -38,7 +38,8 @@ void decode_sum(SumForm form, ValueType type, std::span<const char> encoded, siz
 // For each key, what was left out of the values that were sent so far (error feedback: Seide et
 // al., Interspeech 2014; Karimireddy et al., ICML 2019). It counts as much in parameters as it
 // would have then: after a change of the learning rate it is multiplied by the old rate / the new
-// one, as in BytePS's program (Zheng et al., NeurIPS 2019, algorithm 2).
+// one, as in BytePS's program (Zheng et al., NeurIPS 2019, algorithm 2). That of a first step with
+// a rate of 0 counts nothing; later steps with a rate of 0 leave the old rate as it is.
 class Residuals {
  public:
   // Adds the key's residual to the values, which are gradients for a step of this learning rate,

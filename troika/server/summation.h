@@ -157,6 +157,9 @@ struct SummationPiece {
   SummationAction action = SummationAction::sum;
   std::span<char> values;
   std::function<void()> done = {};  // runs under the rules for callbacks when the mean is there
+  // Of the step, at least 0. What encodings have left out is multiplied by the rate of its step /
+  // this one.
+  double rate = 1;
 };
 
 // One worker of summation servers, on an endpoint that is connected to them. The endpoint must
@@ -178,15 +181,11 @@ class SummationClient {
   // returns why it is no use to wait, or nothing.
   void wait(Deadline deadline, const std::function<std::string()>& trouble = {},
             const std::function<bool()>& is_enough = {});
-  // The learning rate, above 0, of the step of the next pushes and of set_left_out(): what
-  // encodings have left out is multiplied by the rate of its step / this one. 1 before the first
-  // call.
-  void set_rate(double rate);
   // Returns what encodings have left out of the values of this key that were pushed so far, in
   // their type; empty: nothing.
   std::string left_out(uint64_t key);
-  // Replaces that, before the next push of this key.
-  void set_left_out(uint64_t key, std::string values);
+  // Replaces that, before the next push of this key, by what a step of this rate has left out.
+  void set_left_out(uint64_t key, std::string values, double rate = 1);
   // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
   // succeeds. Without any it does nothing.
   void drop();

@@ -42,7 +42,6 @@ struct SummationClient::State {
   std::vector<uint64_t> pushed = {}, levels = {};                     // bytes, by server
   size_t most_in_flight = 0;
   Residuals residuals = {};
-  double rate = 1;
   std::string failure = {};
   bool is_dispatching = false;
 
@@ -94,7 +93,7 @@ struct SummationClient::State {
                   .workers = options.workers,
                   .type = flight->piece.type,
                   .action = flight->piece.action,
-                  .rate = state->rate};
+                  .rate = flight->piece.rate};
     std::span<const char> sent = values;
     if (head.action == SummationAction::read || head.action == SummationAction::left_out) sent = {};
     if (state->encode(*flight, head)) sent = flight->sent;
@@ -137,7 +136,7 @@ struct SummationClient::State {
     head.has_l2_norm = coding.has_l2_norm;
     if (head.has_feedback) residuals.enter(piece.key);
     const bool fits = head.has_feedback ? residuals.encode(piece.key, coding, piece.type,
-                                                           piece.values, flight.sent, rate)
+                                                           piece.values, flight.sent, piece.rate)
                                         : encode_sum(coding, piece.type, piece.values, flight.sent);
     if (fits) head.form = coding.form;
     return fits;
@@ -265,13 +264,8 @@ std::string SummationClient::left_out(uint64_t key) {
   return values;
 }
 
-void SummationClient::set_left_out(uint64_t key, std::string values) {
-  net::act_on(state_->endpoint,
-              [&] { state_->residuals.keep(key, std::move(values), state_->rate); });
-}
-
-void SummationClient::set_rate(double rate) {
-  net::act_on(state_->endpoint, [&] { state_->rate = rate; });
+void SummationClient::set_left_out(uint64_t key, std::string values, double rate) {
+  net::act_on(state_->endpoint, [&] { state_->residuals.keep(key, std::move(values), rate); });
 }
 
 void SummationClient::push(std::vector<SummationPiece> pieces) {

@@ -68,7 +68,7 @@ struct PushHead {
     head.has_l2_norm = (flags & 2) != 0;
     head.parameter = reader.number<uint32_t>();
     head.rate = reader.number<double>();
-    const bool is_known = flags <= 3 && std::isfinite(head.rate) && head.rate > 0 &&
+    const bool is_known = flags <= 3 && std::isfinite(head.rate) && head.rate >= 0 &&
                           head.type <= ValueType::float64 && head.form <= kLastSumForm &&
                           head.action <= SummationAction::probe && head.rank < head.workers &&
                           head.workers <= kMostSummationWorkers;

@@ -64,14 +64,24 @@ LocalSums::LocalSums(const comm::Group& group, SummationOptions options,
 
 LocalSums::~LocalSums() = default;
 
+HookThread& LocalSums::thread() {
+  TROIKA_CHECK(thread_, "no bucket was dropped before");
+  return *thread_;
+}
+
 void LocalSums::lay_out(const std::vector<Bucket>& buckets) {
   servers_.lay_out(buckets);
   started_.assign(buckets.size(), nullptr);
 }
 
+void LocalSums::expect_rate(double rate) {
+  thread().wait();
+  servers_.expect_rate(rate);
+}
+
 void LocalSums::start(const Bucket& bucket) {
   started_[static_cast<size_t>(bucket.gradient.index)] = &bucket;
-  thread_->submit(bucket.gradient);
+  thread().submit(bucket.gradient);
 }
 
 void LocalSums::sum(const comm::Group& machine, const comm::GradientBucket& bucket) {
@@ -86,7 +96,7 @@ void LocalSums::sum(const comm::Group& machine, const comm::GradientBucket& buck
 }
 
 void LocalSums::finish() {
-  thread_->wait();
+  thread().wait();
   std::vector<size_t> left;
   for (size_t i = started_.size(); i-- > 0;) {
     if (started_[i]) left.push_back(i);
@@ -95,7 +105,7 @@ void LocalSums::finish() {
 }
 
 size_t LocalSums::finish_any(const std::vector<size_t>& buckets) {
-  thread_->wait();
+  thread().wait();
   const auto found = std::ranges::find(buckets, take_mean(buckets));
   TROIKA_CHECK(found != buckets.end(), "a mean that this rank does not wait for");
   return static_cast<size_t>(found - buckets.begin());

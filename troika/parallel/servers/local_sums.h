@@ -43,7 +43,8 @@ class LocalSums : public BucketSums {
   ~LocalSums() override;
 
   void lay_out(const std::vector<Bucket>& buckets) override;
-  void expect_rate(double rate) override { servers_.expect_rate(rate); }
+  // Waits until all buckets that were started are summed inside the machine.
+  void expect_rate(double rate) override;
   void start(const Bucket& bucket) override;
   // Throws the errors of SummationServers::finish(), and those of the machine's group.
   void finish() override;
@@ -59,6 +60,7 @@ class LocalSums : public BucketSums {
 
  private:
   bool is_root() const { return means_.rank() == 0; }
+  HookThread& thread();
   void sum(const comm::Group& machine, const comm::GradientBucket& bucket);
   // Waits for the next mean of these buckets, and returns its bucket.
   size_t take_mean(const std::vector<size_t>& buckets);
@@ -68,7 +70,7 @@ class LocalSums : public BucketSums {
   const std::optional<at::ScalarType> half_;
   SummationServers servers_;
   std::vector<const Bucket*> started_;  // by bucket; null: its mean is there
-  std::unique_ptr<HookThread> thread_;  // calls sum(); after what that uses
+  std::unique_ptr<HookThread> thread_;  // calls sum(); after what that uses; null: dropped
 };
 
 // Returns a LocalSums if the group has_local_sums(), otherwise a SummationServers. Called by all

@@ -182,9 +182,8 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
 }
 
 void SummationServers::expect_rate(double rate) {
-  if (!client_ || rate <= 0) return;
   rate_ = rate;
-  client_->set_rate(rate);
+  if (rate > 0 || !rate_of_errors_) rate_of_errors_ = rate;
 }
 
 void SummationServers::start(const Bucket& bucket) {
@@ -229,7 +228,8 @@ void SummationServers::push(size_t bucket, char* values, server::SummationAction
                       .type = laid_[bucket].type,
                       .action = action,
                       .values = {values + partition.offset, static_cast<size_t>(partition.bytes)},
-                      .done = done});
+                      .done = done,
+                      .rate = rate_});
   }
   client_->push(std::move(pieces));
 }
@@ -245,7 +245,7 @@ state::StateDict SummationServers::state() {
   if (!client_ || (!has_errors && result.empty())) return {};
   for (auto& [name, momentum] : result) momentum = momentum.clone();
   result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
-  result.emplace_back(kRate, at::scalar_tensor(rate_, at::kDouble));
+  result.emplace_back(kRate, at::scalar_tensor(rate_of_errors_.value_or(1), at::kDouble));
   for (size_t bucket = 0; has_errors && bucket < laid_.size(); ++bucket) {
     const auto own = zeros_like_bucket(bucket);
     auto* const bytes = static_cast<char*>(own.data_ptr());
@@ -308,8 +308,8 @@ void SummationServers::load_state(const state::StateDict& state) {
       }
       for (size_t i = laid_[bucket].first; is_own && !is_of_means && i < laid_[bucket].end; ++i) {
         const auto& partition = partitions_[i];
-        client_->set_left_out(layout_ | i,
-                              {bytes + partition.offset, static_cast<size_t>(partition.bytes)});
+        client_->set_left_out(
+            layout_ | i, {bytes + partition.offset, static_cast<size_t>(partition.bytes)}, rate_);
       }
     }
   }

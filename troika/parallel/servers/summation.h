@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "troika/base/trace.h"
@@ -58,8 +59,8 @@ class SummationServers : public BucketSums {
   ~SummationServers() override;
 
   void lay_out(const std::vector<Bucket>& buckets) override;
-  // With error feedback, what was left out is scaled by the rate of its step / that of the next. A
-  // rate that is not above 0 is ignored.
+  // With error feedback, what was left out is multiplied by the rate of its step / that of the
+  // next.
   void expect_rate(double rate) override;
   void start(const Bucket& bucket) override;
   // Throws Error(server, peer or timeout), or the group's error if it names a rank that is lost.
@@ -68,7 +69,7 @@ class SummationServers : public BucketSums {
   void drop() override;
   // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
   // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
-  // "rate" is the learning rate of that step. With momentum, "momentumP" is that of parameter P on
+  // "rate" is the last learning rate above 0. With momentum, "momentumP" is that of parameter P on
   // this rank. "rank" is the rank. Blocks; without them, and with a warning, if servers are lost.
   state::StateDict state() override;
   // Ranks that load the errors of another rank's gradients have none.
@@ -108,9 +109,10 @@ class SummationServers : public BucketSums {
   comm::Group group_;
   const SummationOptions options_;
   BucketMomentum momentum_;
-  double rate_ = 1;                 // SummationClient::set_rate()
-  std::vector<double> shares_;      // by server
-  std::vector<double> link_rates_;  // by server
+  double rate_ = 1;                       // of pushes
+  std::optional<double> rate_of_errors_;  // the last one above 0
+  std::vector<double> shares_;            // by server
+  std::vector<double> link_rates_;        // by server
   std::unique_ptr<server::World> world_;
   std::unique_ptr<server::SummationClient> client_;  // null: a single rank
   std::vector<layout::Partition> partitions_;        // keys are indices of it, and layout_
