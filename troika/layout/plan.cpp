@@ -131,8 +131,7 @@ void add_downpour(config::Table& table, DownpourExchange& downpour) {
 
 void add_summation(config::Table& table, SummationExchange& summation) {
   table.add("summation.partition_bytes", &summation.partition_bytes,
-            "largest piece of gradients that one server sums, in bytes",
-            config::at_least(int64_t{64}));
+            "largest piece that one server sums, in bytes", config::at_least(int64_t{64}));
   table.add("summation.credit_bytes", &summation.credit_bytes,
             "bytes that a rank may have pushed before servers have confirmed them; 0: no limit",
             config::at_least(int64_t{0}));

@@ -299,14 +299,13 @@ net::Endpoint& World::worker_endpoint() {
 net::Endpoint& World::connected_endpoint(Deadline deadline, net::Duration patience) {
   TROIKA_CHECK(worker_, "this process has no worker");
   auto& node = *nodes_.back();
+  const auto silence =
+      fmt::format("a scheduler silent for {:g} s", std::chrono::duration<double>(patience).count());
   std::vector<std::string> missing;
   std::string refusal;
   const auto are_connected = [&] {
     const auto now = worker_->surroundings();
-    refusal = now.scheduler_silence > patience
-                  ? fmt::format("a scheduler silent for {:g} s",
-                                std::chrono::duration<double>(patience).count())
-                  : now.refusal;
+    refusal = now.scheduler_silence > patience ? silence : now.refusal;
     if (!refusal.empty()) return true;
     missing.clear();
     for (int i = 0; i < first_servers_; ++i) {
