@@ -150,6 +150,24 @@ TEST(ServerMembership, ARunWithoutTablesEndsWithAServer) {
   EXPECT_EQ(membership.state_for("worker-0").refusal, "server-1 is lost: killed by SIGKILL (137)");
 }
 
+// Workers leave after their last sum, and processes with a server of their own end then.
+TEST(ServerMembership, ARunWithoutTablesNeedsNoServersAtItsEnd) {
+  auto options = membership_options();
+  options.tables.clear();
+  options.takes_tables = true;
+  options.first_workers = 2;
+  Membership membership(options);
+  for (const auto* name : {"worker-0", "worker-1"}) {
+    membership.take(name, worker_beat(1), milliseconds(1));
+  }
+  membership.take("server-1", server_beat(1), milliseconds(1));
+  auto leaving = worker_beat(2);
+  leaving.is_leaving = true;
+  membership.take("worker-1", leaving, milliseconds(2));
+  EXPECT_FALSE(membership.note_end("server-1", "exit code 0"));
+  EXPECT_EQ(membership.failure(), "");
+}
+
 // They will not come again.
 TEST(ServerMembership, WorkersThatEndedBeforeTheLastOneJoinedCount) {
   auto options = membership_options();

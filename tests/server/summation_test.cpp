@@ -265,5 +265,20 @@ TEST(SummationServers, FailuresNameWhatWasLost) {
   }
 }
 
+// The server would take the second push for another round, and its answer would come to the first.
+TEST(SummationServers, AKeyIsPushedOnceAtATime) {
+  Sums sums(2, 0);
+  std::vector<std::vector<float>> values(2, std::vector<float>(10, 1));
+  std::vector<float> others(10);
+  EXPECT_TRUE(sums.client(0).is_idle());
+  sums.client(0).push({{.key = 3, .values = bytes_of(values[0], 0, 10)}});
+  EXPECT_FALSE(sums.client(0).is_idle());
+  EXPECT_THROW(sums.client(0).push({{.key = 3, .values = bytes_of(others, 0, 10)}}), CheckError);
+  sums.client(1).push({{.key = 3, .values = bytes_of(values[1], 0, 10)}});
+  sums.wait();
+  EXPECT_TRUE(sums.client(0).is_idle());
+  EXPECT_THAT(values[0], testing::Each(1));
+}
+
 }  // namespace
 }  // namespace troika::server

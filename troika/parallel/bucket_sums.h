@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 #include <vector>
 
 #include "troika/parallel/buckets.h"
@@ -35,11 +36,18 @@ class BucketSums {
   // Lets go of buckets whose averages are not finished. Does nothing between steps.
   virtual void drop() = 0;
   // Returns all that the next step's averages depend on besides gradients, for a checkpoint.
-  // Called between steps. A rank that lacks a tensor loads that of rank 0.
+  // Called between steps, also by a rank alone. A rank that lacks a tensor loads that of rank 0.
   virtual state::StateDict state() = 0;
   // Replaces it, for the buckets that were laid out. Called by all ranks between steps. Throws
   // Error(usage) for a tensor that does not belong.
   virtual void load_state(const state::StateDict& state) = 0;
 };
+
+// Precedes the names of BucketSums::state() in the state of an Exchange.
+inline constexpr std::string_view kStateOfSums = "sums.";
+
+// Returns the state of an Exchange without that of BucketSums, which averages of other kinds do not
+// depend on. Warns if there is one.
+state::StateDict without_sums(const state::StateDict& state);
 
 }  // namespace troika::parallel

@@ -11,6 +11,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/model.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/bucket_sums.h"
 #include "troika/parallel/cross_barrier.h"
 #include "troika/parallel/reducer.h"
 #include "troika/parallel/replicas.h"
@@ -20,7 +21,6 @@ namespace troika::parallel {
 namespace {
 
 constexpr std::string_view kCodec = "codec.";
-constexpr std::string_view kSums = "sums.";
 
 }  // namespace
 
@@ -175,7 +175,7 @@ optim::NamedTensors DataParallel::state() const {
   if (codec_) {
     state::append(result, std::string(kCodec), codec_->state());
   }
-  if (options_.sums) state::append(result, std::string(kSums), options_.sums->state());
+  if (options_.sums) state::append(result, std::string(kStateOfSums), options_.sums->state());
   if (reducer_->order_is_final()) {
     std::map<std::string, int64_t> places;
     for (const auto& parameter : nn::trained_parameters(module_)) {
@@ -188,7 +188,8 @@ optim::NamedTensors DataParallel::state() const {
   return result;
 }
 
-void DataParallel::load_state(const optim::NamedTensors& state) {
+void DataParallel::load_state(const optim::NamedTensors& saved) {
+  const auto state = options_.sums ? saved : without_sums(saved);
   state::StateDict codec_state, state_of_sums;
   std::vector<std::string> order;
   for (const auto& [name, tensor] : state) {
@@ -196,8 +197,8 @@ void DataParallel::load_state(const optim::NamedTensors& state) {
       codec_state.emplace_back(name.substr(kCodec.size()), tensor);
       continue;
     }
-    if (options_.sums && name.starts_with(kSums)) {
-      state_of_sums.emplace_back(name.substr(kSums.size()), tensor);
+    if (name.starts_with(kStateOfSums)) {
+      state_of_sums.emplace_back(name.substr(kStateOfSums.size()), tensor);
       continue;
     }
     if (name != kBucketOrder) refuse_state(name);

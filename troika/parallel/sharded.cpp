@@ -12,6 +12,7 @@
 #include "troika/nn/state.h"
 #include "troika/nn/weight_layout.h"
 #include "troika/parallel/block_parameters.h"
+#include "troika/parallel/bucket_sums.h"
 #include "troika/parallel/parameter_shards.h"
 #include "troika/parallel/reducer.h"
 #include "troika/parallel/replicas.h"
@@ -222,7 +223,7 @@ void Sharded::synchronize_replicas() {
 }
 
 void Sharded::load_state(const optim::NamedTensors& state) {
-  for (const auto& [name, tensor] : state) {
+  for (const auto& [name, tensor] : without_sums(state)) {
     if (name != kBucketOrder) refuse_state(name);
   }
   // Parameters that are present have the same values on all ranks: the module loaded them in place.

@@ -137,7 +137,8 @@ void Membership::remove(const std::string& name) {
   const auto node = nodes_.extract(name).mapped();
   removed_[name] = {node.beat.instance, node.beat.is_leaving,
                     fmt::format("the scheduler had not heard of {} for {:g} s", name,
-                                std::chrono::duration<double>(options_.limit).count())};
+                                std::chrono::duration<double>(options_.limit).count()),
+                    node.worker != 0};
   if (node.worker == 0) {
     // Copies that a new process under this name would not have.
     for (auto& range : map_.ranges) {
@@ -264,9 +265,12 @@ bool Membership::note_end(const std::string& name, const std::string& how) {
 
 bool Membership::is_needed(Role role, const std::string& name) const {
   if (is_over_ || !beginning_.failure.empty() || have_workers_ended()) return false;
-  // Servers without tables have no copies of each other's work.
-  return role == Role::server ? map_.tables.empty() || !is_assigned_
-                              : !has_begun_ && !beginning_.workers.contains(name);
+  if (role == Role::worker) return !has_begun_ && !beginning_.workers.contains(name);
+  if (!map_.tables.empty()) return !is_assigned_;
+  // Servers without tables have no copies of each other's work. Workers leave after their last sum.
+  return std::ranges::none_of(removed_, [](const auto& entry) {
+    return entry.second.is_worker && entry.second.is_leaving;
+  });
 }
 
 void Membership::fail(const std::string& reason) {

@@ -120,6 +120,7 @@ class Membership {
     uint64_t instance = 0;
     bool is_leaving = false;
     std::string refusal;  // for a node that did not leave
+    bool is_worker = false;
   };
 
   struct Snapshot {
@@ -160,7 +161,7 @@ class Membership {
   // Refuses all nodes.
   void fail(const std::string& reason);
   // Whether no other node can do what this one was to do, because the ranges are not assigned or
-  // there are none, or because it is a worker and not all have joined.
+  // there are none and no worker has left, or because it is a worker and not all have joined.
   bool is_needed(Role role, const std::string& name) const;
   // Returns whether the time to join is over and some are missing.
   bool end_if_some_are_missing(net::Duration now);

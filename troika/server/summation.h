@@ -172,7 +172,8 @@ class SummationClient {
   SummationClient(const SummationClient&) = delete;
   SummationClient& operator=(const SummationClient&) = delete;
 
-  // Queues pieces, and pushes as many as the credit allows. Does not block.
+  // Queues pieces, and pushes as many as the credit allows. Does not block. Throws
+  // CheckError for a key that is not finished, unless a call has failed.
   void push(std::vector<SummationPiece> pieces);
   // Blocks until all pieces are replaced by their means or, if it is not empty, until `is_enough`
   // returns true. Throws Error(server): `peer` that names the server that is lost, or with a
@@ -181,6 +182,8 @@ class SummationClient {
   // returns why it is no use to wait, or nothing.
   void wait(Deadline deadline, const std::function<std::string()>& trouble = {},
             const std::function<bool()>& is_enough = {});
+  // Whether no piece is unfinished and no call has failed.
+  bool is_idle();
   // Returns what encodings have left out of the values of this key that were pushed so far, in
   // their type; empty: nothing.
   std::string left_out(uint64_t key);

@@ -258,6 +258,14 @@ void SummationClient::drop() {
   });
 }
 
+bool SummationClient::is_idle() {
+  bool is_idle = false;
+  net::act_on(state_->endpoint, [&] {
+    is_idle = state_->failure.empty() && state_->flights.empty() && state_->queue.empty();
+  });
+  return is_idle;
+}
+
 std::string SummationClient::left_out(uint64_t key) {
   std::string values;
   net::act_on(state_->endpoint, [&] { values = state_->residuals.residual(key); });
@@ -269,12 +277,20 @@ void SummationClient::set_left_out(uint64_t key, std::string values, double rate
 }
 
 void SummationClient::push(std::vector<SummationPiece> pieces) {
+  bool is_doubled = false;
   net::act_on(state_->endpoint, [&] {
+    auto& state = *state_;
+    is_doubled = state.failure.empty() && std::ranges::any_of(pieces, [&](const auto& piece) {
+                   return state.flights.contains(piece.key) ||
+                          state.queue.contains({-piece.priority, piece.key});
+                 });
+    if (is_doubled) return;
     for (auto& piece : pieces) {
-      state_->queue.emplace(std::pair(-piece.priority, piece.key), std::move(piece));
+      state.queue.emplace(std::pair(-piece.priority, piece.key), std::move(piece));
     }
     State::dispatch(state_);
   });
+  TROIKA_CHECK(!is_doubled, "a key was pushed before it was finished");
 }
 
 void SummationClient::wait(Deadline deadline, const std::function<std::string()>& trouble,

@@ -301,6 +301,8 @@ observe::RunSummary Trainer::fit_claimed(Task& task, const data::Dataset& traini
       return ended.save(path, weights_only);
     };
     has_ended = true;
+    // Ranks whose processes have servers do not end before rank 0 has read from them.
+    group_.barrier({.label = "the end of the run"});
     if (is_main && options_.trainer.enable_model_summary) {
       log::info("{}", describe(summary, options_));
     }

@@ -4,6 +4,7 @@
 
 #include "troika/compat/torch.h"
 #include "troika/optim/flat_parameters.h"
+#include "troika/parallel/bucket_sums.h"
 #include "troika/parallel/replicas.h"
 
 namespace troika::parallel {
@@ -50,7 +51,7 @@ void AsynchronousSums::synchronize_replicas() {
 }
 
 void AsynchronousSums::load_state(const optim::NamedTensors& state) {
-  for (const auto& [name, tensor] : state) {
+  for (const auto& [name, tensor] : without_sums(state)) {
     if (name != kBucketOrder) refuse_state(name);
   }
 }

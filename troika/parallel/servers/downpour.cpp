@@ -7,6 +7,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/bucket_sums.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/replica_numbers.h"
 #include "troika/parallel/servers/served_model.h"
@@ -321,7 +322,7 @@ std::vector<std::pair<std::string, double>> Downpour::take_statistics() {
 }
 
 void Downpour::load_state(const optim::NamedTensors& state) {
-  for (const auto& [name, tensor] : state) {
+  for (const auto& [name, tensor] : without_sums(state)) {
     if (name != kBucketOrder) refuse_state(name);
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "troika/base/error.h"
+#include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/servers/launched_world.h"
 
@@ -126,9 +127,18 @@ size_t LocalSums::take_mean(const std::vector<size_t>& buckets) {
   return index;
 }
 
+bool LocalSums::has_started() const {
+  return std::ranges::any_of(started_, [](const auto* bucket) { return bucket; });
+}
+
+state::StateDict LocalSums::state() {
+  if (!servers_.has_state() || !has_started()) return servers_.state();
+  log::warn("[parallel] a checkpoint lacks what codecs have left out: gradients are under way");
+  return {};
+}
+
 void LocalSums::drop() {
-  const bool is_under_way = std::ranges::any_of(started_, [](const auto* one) { return one; });
-  if (!is_under_way) return;
+  if (!has_started()) return;
   thread_.reset();  // nothing starts later
   std::ranges::fill(started_, nullptr);
   servers_.drop();

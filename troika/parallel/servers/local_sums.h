@@ -51,7 +51,7 @@ class LocalSums : public BucketSums {
   size_t finish_any(const std::vector<size_t>& buckets) override;
   void drop() override;
   // That of SummationServers, of roots.
-  state::StateDict state() override { return servers_.state(); }
+  state::StateDict state() override;
   void load_state(const state::StateDict& state) override { servers_.load_state(state); }
 
   // The traffic of this rank with a server: those of spare machines come first, then those of
@@ -59,6 +59,7 @@ class LocalSums : public BucketSums {
   server::SummationTraffic traffic(size_t server) { return servers_.traffic(server); }
 
  private:
+  bool has_started() const;
   bool is_root() const { return means_.rank() == 0; }
   HookThread& thread();
   void sum(const comm::Group& machine, const comm::GradientBucket& bucket);

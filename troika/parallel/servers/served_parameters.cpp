@@ -7,6 +7,7 @@
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
+#include "troika/parallel/bucket_sums.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/embedded_world.h"
 #include "troika/parallel/servers/group_error.h"
@@ -135,7 +136,7 @@ std::vector<std::pair<std::string, double>> ServedParameters::take_statistics() 
 }
 
 void ServedParameters::load_state(const optim::NamedTensors& state) {
-  for (const auto& [name, tensor] : state) {
+  for (const auto& [name, tensor] : without_sums(state)) {
     if (name != kBucketOrder) refuse_state(name);
   }
 }

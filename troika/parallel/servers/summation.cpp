@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -26,16 +25,6 @@ namespace troika::parallel {
 namespace {
 
 constexpr std::string_view kMeasuredLinks = "measured";
-constexpr const char* kRank = "rank";
-constexpr const char* kRate = "rate";
-
-std::string error_name(size_t bucket) {
-  return fmt::format("bucket{}.error", bucket);
-}
-
-std::string mean_error_name(size_t bucket) {
-  return fmt::format("bucket{}.mean_error", bucket);
-}
 
 // Reads the bandwidths of links, those of spare machines first. Equal ones if there is no text.
 std::vector<double> links_from(const std::string& text, int workers, int64_t spares) {
@@ -237,83 +226,6 @@ void SummationServers::push(size_t bucket, char* values, server::SummationAction
 at::Tensor SummationServers::zeros_like_bucket(size_t bucket) const {
   const bool is_double = laid_[bucket].type == server::ValueType::float64;
   return at::zeros({laid_[bucket].count}, is_double ? at::kDouble : at::kFloat);
-}
-
-state::StateDict SummationServers::state() {
-  const bool has_errors = options_.coding.error_feedback;
-  auto result = momentum_.tensors();
-  if (!client_ || (!has_errors && result.empty())) return {};
-  for (auto& [name, momentum] : result) momentum = momentum.clone();
-  result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
-  result.emplace_back(kRate, at::scalar_tensor(rate_of_errors_.value_or(1), at::kDouble));
-  for (size_t bucket = 0; has_errors && bucket < laid_.size(); ++bucket) {
-    const auto own = zeros_like_bucket(bucket);
-    auto* const bytes = static_cast<char*>(own.data_ptr());
-    for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
-      std::ranges::copy(client_->left_out(layout_ | i), bytes + partitions_[i].offset);
-    }
-    result.emplace_back(error_name(bucket), own);
-    if (group_.rank() > 0) continue;
-    const auto of_means = zeros_like_bucket(bucket);
-    push(bucket, static_cast<char*>(of_means.data_ptr()), server::SummationAction::left_out, {});
-    result.emplace_back(mean_error_name(bucket), of_means);
-  }
-  try {
-    wait({});
-  } catch (const Error& error) {
-    log::warn("[parallel] a checkpoint lacks what codecs have left out: {}", error.what());
-    client_->drop();  // nothing writes to these tensors any more
-    return {};
-  }
-  return result;
-}
-
-void SummationServers::load_state(const state::StateDict& state) {
-  if (!client_ || state.empty()) return;
-  std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, tensor] : state) tensors.emplace(name, tensor);
-  const auto refuse = [](const std::string& name) {
-    throw Error("parallel", ErrorKind::usage,
-                {.what = "the state of summation servers",
-                 .got = name,
-                 .expected = "what codecs with error feedback have left out of these buckets, and "
-                             "momentum"});
-  };
-  const auto rank = tensors.find(kRank);
-  const auto rate = tensors.find(kRate);
-  if (rank == tensors.end() || rate == tensors.end()) refuse(state.front().first);
-  const auto momenta = momentum_.tensors();
-  const size_t with_errors = options_.coding.error_feedback ? laid_.size() : 0;
-  if (tensors.size() != 2 + momenta.size() + 2 * with_errors) {
-    refuse(fmt::format("{} tensors", tensors.size()));
-  }
-  const bool is_own = rank->second.item<int64_t>() == group_.rank();
-  expect_rate(rate->second.item<double>());
-  for (const auto& [name, momentum] : momenta) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end() || found->second.sizes() != momentum.sizes()) refuse(name);
-    if (is_own) momentum.copy_(found->second);
-  }
-  std::vector<at::Tensor> of_means;  // until servers have them
-  for (size_t bucket = 0; bucket < with_errors; ++bucket) {
-    for (const auto& name : {error_name(bucket), mean_error_name(bucket)}) {
-      const auto found = tensors.find(name);
-      if (found == tensors.end() || found->second.numel() != laid_[bucket].count) refuse(name);
-      const auto flat = zeros_like_bucket(bucket).copy_(found->second);
-      auto* const bytes = static_cast<char*>(flat.data_ptr());
-      const bool is_of_means = name != error_name(bucket);
-      if (is_of_means && group_.rank() == 0) {
-        of_means.push_back(flat);
-        push(bucket, bytes, server::SummationAction::set_left_out, {});
-      }
-      for (size_t i = laid_[bucket].first; is_own && !is_of_means && i < laid_[bucket].end; ++i) {
-        const auto& partition = partitions_[i];
-        client_->set_left_out(
-            layout_ | i, {bytes + partition.offset, static_cast<size_t>(partition.bytes)}, rate_);
-      }
-    }
-  }
-  wait({});
 }
 
 void SummationServers::finish() {

@@ -70,10 +70,16 @@ class SummationServers : public BucketSums {
   // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
   // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
   // "rate" is the last learning rate above 0. With momentum, "momentumP" is that of parameter P on
-  // this rank. "rank" is the rank. Blocks; without them, and with a warning, if servers are lost.
+  // this rank. "rank" is the rank. Blocks; does not wait for other ranks. Empty, with a warning, if
+  // servers are lost or buckets are under way.
   state::StateDict state() override;
-  // Ranks that load the errors of another rank's gradients have none.
+  // A rank that loads the errors or momentum of another rank's gradients has none, nor has one
+  // without them. If this run keeps no such tensors, or they are not of all of these buckets, warns
+  // and loads none. Ranks that are no members ignore it.
   void load_state(const state::StateDict& state) override;
+
+  // Whether state() of this rank has tensors between steps.
+  bool has_state() const;
 
   // Makes the servers act on the values of these buckets, which were laid out, and replaces them by
   // what servers return. Blocks. Throws the errors of finish(). A single rank without launched
@@ -105,6 +111,9 @@ class SummationServers : public BucketSums {
   // Returns zeros like a bucket.
   at::Tensor zeros_like_bucket(size_t bucket) const;
   void wait(const std::function<bool()>& is_enough);
+  // Calls `pushes`, and waits, without the other ranks, until servers have acted. If that fails,
+  // drops what was pushed, so that its memory may be freed.
+  void act_alone(const std::function<void()>& pushes);
 
   comm::Group group_;
   const SummationOptions options_;

@@ -1,0 +1,182 @@
+// Tests of what checkpoints keep of the errors of codecs at summation servers.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "tests/parallel/replica.h"
+#include "tests/support/errors.h"
+#include "troika/comm/local/local.h"
+#include "troika/parallel/data_parallel.h"
+#include "troika/parallel/servers/summation.h"
+#include "troika/parallel/sharded.h"
+
+namespace troika::parallel {
+namespace {
+
+using comm::Group;
+
+std::shared_ptr<SummationServers> lossy_sums(const Group& group, bool has_feedback = true) {
+  return std::make_shared<SummationServers>(
+      group, SummationOptions{.coding = {.form = server::SumForm::top,
+                                         .density = 0.3,
+                                         .error_feedback = has_feedback}});
+}
+
+// A model whose gradients servers average.
+struct Course {
+  Course(const Group& group, bool has_feedback = true, int64_t bucket_bytes = 200)
+      : group(group),
+        ddp(*replica.module, group,
+            {.bucket_bytes = bucket_bytes,
+             .first_bucket_bytes = bucket_bytes,
+             .sums = lossy_sums(group, has_feedback)}) {}
+  void step(int number) {
+    ddp.begin_step(1);
+    replica.backward(group.rank(), number);
+    ddp.finish_backward();
+    ddp.step(*replica.optimizer);
+  }
+
+  Group group;
+  Replica replica{kAdamW};
+  DataParallel ddp;
+};
+
+optim::NamedTensors copies(const optim::NamedTensors& state) {
+  optim::NamedTensors result;
+  for (const auto& [name, tensor] : state) result.emplace_back(name, tensor.clone());
+  return result;
+}
+
+optim::NamedTensors trained_state(const Group& group) {
+  Course course(group);
+  for (int i = 0; i < 3; ++i) course.step(i);
+  return copies(course.ddp.state());
+}
+
+optim::NamedTensors of_sums(const optim::NamedTensors& state, const std::string& prefix) {
+  optim::NamedTensors found;
+  for (const auto& [name, tensor] : state) {
+    if (name.starts_with(prefix)) found.emplace_back(name, tensor);
+  }
+  return found;
+}
+
+// A rank that fails saves its state alone, and a server may be lost at a checkpoint.
+TEST(StateOfSums, PartsOfItLoad) {
+  comm::local::run(2, [](const Group& group) {
+    const auto whole = trained_state(group);
+    auto part = whole;
+    std::erase_if(part, [](const auto& entry) { return entry.first.ends_with(".mean_error"); });
+    Course course(group);
+    course.ddp.load_state(part);
+    const auto loaded = course.ddp.state();
+    const auto find = [](const auto& state, const std::string& wanted) {
+      for (const auto& [name, tensor] : state) {
+        if (name == wanted) return tensor;
+      }
+      return at::Tensor();
+    };
+    const auto own = find(whole, "sums.bucket0.error");
+    ASSERT_TRUE(own.defined());
+    EXPECT_GT(own.abs().max().item<double>(), 0);
+    EXPECT_TRUE(find(loaded, "sums.bucket0.error").equal(own));
+    if (group.rank() == 0) {
+      EXPECT_EQ(find(loaded, "sums.bucket0.mean_error").abs().max().item<double>(), 0);
+    }
+    course.step(3);
+    expect_same_bits_on_all_ranks(group, course.replica.values());
+  });
+}
+
+// A run may go on with other strategies and options; then the errors are lost.
+TEST(StateOfSums, OthersLoadWithoutIt) {
+  comm::local::run(2, [](const Group& group) {
+    const auto whole = trained_state(group);
+    ASSERT_FALSE(of_sums(whole, "sums.").empty());
+    Replica replica(kAdamW);
+    DataParallel plain(*replica.module, group);
+    plain.load_state(whole);
+    EXPECT_THAT(of_sums(plain.state(), "sums."), testing::IsEmpty());
+    Replica other(kAdamW);
+    Sharded sharded(*other.module, group, {});
+    sharded.load_state(whole);
+    Course without(group, false);
+    without.ddp.load_state(whole);
+    without.step(3);
+    Course smaller(group, true, 64);
+    smaller.ddp.load_state(whole);
+    for (const auto& [name, tensor] : of_sums(smaller.ddp.state(), "sums.bucket")) {
+      EXPECT_EQ(tensor.abs().max().item<double>(), 0) << name;
+    }
+    smaller.step(3);
+    expect_same_bits_on_all_ranks(group, smaller.replica.values());
+  });
+}
+
+// Nothing of a state that is refused is under way to servers.
+TEST(StateOfSums, AForeignOneIsRefusedAsAWhole) {
+  comm::local::run(2, [](const Group& group) {
+    auto state = trained_state(group);
+    state.emplace_back("sums.bucket0.momentum", at::ones({1}));
+    Course course(group);
+    EXPECT_ERROR(course.ddp.load_state(state), ErrorKind::usage,
+                 "[parallel] the state of summation servers; got bucket0.momentum, expected what "
+                 "codecs with error feedback have left out of buckets");
+    group.barrier();
+    course.step(3);
+    expect_same_bits_on_all_ranks(group, course.replica.values());
+  });
+}
+
+// The state of a rank that fails in a backward pass lacks them. Buckets under way stay as they are.
+TEST(StateOfSums, IsEmptyInsideOfAStep) {
+  comm::local::run(2, [](const Group& group) {
+    const auto sums = lossy_sums(group);
+    std::vector<Bucket> buckets(1);
+    buckets[0].gradient.flat = at::ones({100}, at::kDouble);
+    sums->lay_out(buckets);
+    if (group.rank() == 0) {
+      sums->start(buckets[0]);
+      EXPECT_THAT(sums->state(), testing::IsEmpty());
+    }
+    group.barrier();
+    if (group.rank() == 1) sums->start(buckets[0]);
+    sums->finish();
+    EXPECT_EQ(buckets[0].gradient.flat.sum().item<double>(), 30) << "a density of 0.3";
+    EXPECT_EQ(sums->state().size(), group.rank() == 0 ? 4u : 3u);
+  });
+}
+
+// The other ranks go on without rank 0's part, and call collectives of their own.
+TEST(StateOfSums, ALostServerDoesNotStopACheckpoint) {
+  comm::local::run(2, [](const Group& group) {
+    auto sums = std::make_shared<SummationServers>(
+        group,
+        SummationOptions{
+            .servers = {.limit_seconds = 1},
+            .sums = {.partition_bytes = 64},
+            .coding = {.form = server::SumForm::top, .density = 0.3, .error_feedback = true}});
+    std::vector<Bucket> buckets(1);
+    buckets[0].gradient.flat = at::ones({100}, at::kDouble);
+    sums->lay_out(buckets);
+    group.barrier();
+    try {
+      const auto own = std::exchange(sums, nullptr);
+      if (group.rank() == 1) throw std::runtime_error("a rank that fails does not serve others");
+      sums = own;
+    } catch (const std::runtime_error&) {
+      EXPECT_EQ(group.rank(), 1);
+    }
+    group.barrier();
+    if (group.rank() == 0) {
+      EXPECT_THAT(sums->state(), testing::IsEmpty());
+    }
+    group.broadcast(at::ones({1}), 0, {.label = "checkpoint"});
+  });
+}
+
+}  // namespace
+}  // namespace troika::parallel
