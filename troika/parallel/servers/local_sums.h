@@ -27,8 +27,8 @@ bool has_local_sums(const std::vector<int>& nodes, const layout::SummationExchan
 // processes of other ranks than roots sum nothing. Machines may have different numbers of ranks:
 // the mean is that of all ranks.
 //
-// With `half`, values are rounded to it inside a machine on both ways, also on machines with one
-// rank, so that all ranks get the same bits. Each rank's values are multiplied by
+// With fp16 or bf16, values are rounded to it inside a machine on both ways, also on machines with
+// one rank, so that all ranks get the same bits. Each rank's values are multiplied by
 // machines / ranks before, so that a sum of 16 bits seldom overflows where gradients do not.
 //
 // A root gives means to the others in the order in which they come. All ranks of a machine start
