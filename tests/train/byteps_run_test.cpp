@@ -1,6 +1,7 @@
 // Runs with strategy byteps, compared with one process.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <stdlib.h>
 
 #include "tests/support/errors.h"
 #include "tests/train/fitted_course.h"
@@ -24,13 +25,21 @@ class BytePsRun : public CourseTest {
   }
 
   static FittedCourse fit(const TrainOptions& options, int ranks) {
+    return fit(options, std::vector<int>(static_cast<size_t>(ranks), 0));
+  }
+
+  // Ranks on these machines, which are all this one.
+  static FittedCourse fit(const TrainOptions& options, const std::vector<int>& machines) {
     const auto make_task = [] {
       auto net = torch::nn::Sequential(torch::nn::Linear(3, 16), torch::nn::Tanh(),
                                        torch::nn::Linear(16, 2));
       fill_with_waves(*net);
       return std::make_shared<Task>(nn::from_sequential(net));
     };
-    return fit_course(options, std::vector<int>(static_cast<size_t>(ranks), 0), make_task, Waves());
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    const auto course = fit_course(options, machines, make_task, Waves());
+    ::unsetenv("MASTER_ADDR");
+    return course;
   }
 };
 
@@ -45,6 +54,36 @@ TEST_F(BytePsRun, EqualsOneProcess) {
     EXPECT_LT(distance(course, oracle), 1e-10) << ranks;
     EXPECT_NEAR(course.summary.validation_loss, oracle.summary.validation_loss, 1e-6);
   }
+}
+
+// Ranks of one machine sum their gradients first. Codecs are between machines, and checkpoints have
+// what they left out.
+TEST_F(BytePsRun, EqualsOneProcessOnSeveralMachines) {
+  const std::vector<int> machines{0, 0, 1, 1};
+  const auto oracle = fit(options_, 1);
+  const std::vector<std::string> cut{"byteps.partition_bytes=128", "comm.bucket_megabytes=0.0001",
+                                     "comm.first_bucket_megabytes=0.0001"};
+  const auto with = [&](std::vector<std::string> changes) {
+    changes.insert(changes.end(), cut.begin(), cut.end());
+    return byteps(changes);
+  };
+  const auto course = fit(with({}), machines);
+  EXPECT_LT(distance(course, oracle), 1e-10);
+  EXPECT_EQ(distance(fit(with({"byteps.cross_barrier=true"}), machines), course), 0);
+  EXPECT_LT(distance(fit(with({"byteps.local_sums=none"}), machines), oracle), 1e-10);
+  const auto halves = fit(with({"byteps.local_sums=bf16"}), machines);
+  EXPECT_LT(distance(halves, oracle), 0.1);
+  EXPECT_GT(distance(halves, oracle), 1e-8) << "bits were lost";
+
+  options_.checkpoint.every_n_train_steps = 5;
+  options_.checkpoint.every_n_epochs = 0;
+  auto options = with({"ddp.hook=topk", "ddp.topk_density=0.3"});
+  const auto whole = fit(options, machines);
+  options.trainer.max_steps = 5;
+  fit(options, machines);
+  options.trainer.max_steps = -1;
+  options.trainer.ckpt_path = "last";
+  EXPECT_EQ(distance(fit(options, machines), whole), 0);
 }
 
 // As with ddp, whose codec also rounds each gradient and each mean to 16 bits.
@@ -165,7 +204,8 @@ TEST_F(BytePsRun, RefusesWhatNeedsAllGradientsAtOnce) {
 
 // Checkpoints have the parts of gradients and of means that codecs have left out.
 TEST_F(BytePsRun, ResumesWithTheErrorsOfCodecs) {
-  options_.schedule.name = "constant";
+  options_.schedule.name = "step";  // the first step after the checkpoint has another rate
+  options_.schedule.step_size = 5;
   options_.optimizer.name = "sgd";
   options_.checkpoint.every_n_train_steps = 5;
   options_.checkpoint.every_n_epochs = 0;
@@ -173,6 +213,10 @@ TEST_F(BytePsRun, ResumesWithTheErrorsOfCodecs) {
     SCOPED_TRACE(hook);
     auto options = byteps({"ddp.hook=" + hook, "ddp.topk_density=0.3", "run.name=" + hook,
                            "byteps.partition_bytes=128", "comm.bucket_megabytes=0.0002"});
+    if (hook == "natural") {
+      options.byteps.momentum = 0.5;
+      options.byteps.dither_norm = "l2";
+    }
     const auto whole = fit(options, 2);
     EXPECT_EQ(whole.summary.steps, 12);
     options.trainer.max_steps = 5;
@@ -198,10 +242,15 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(fit(byteps({"ddp.hook=powersgd"}), 1), ErrorKind::usage,
                "[train] summation servers have not all codecs; got ddp.hook powersgd, expected "
                "none, fp16, int8, topk, onebit, randomk, dither or natural");
-  EXPECT_ERROR(fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1),
-               ErrorKind::usage,
-               "[train] byteps.asynchronous sends whole parameters after each step; got "
-               "byteps.cross_barrier true and ddp.hook none, expected false and none");
+  EXPECT_ERROR(
+      fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1), ErrorKind::usage,
+      "[train] byteps.asynchronous sends whole parameters after each step; got "
+      "byteps.cross_barrier true, byteps.momentum 0 and ddp.hook none, expected false, 0 and "
+      "none");
+  EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5"}), 1), ErrorKind::usage,
+               "[train] byteps.momentum is of gradients that are sent; got 0.5 and one process, "
+               "which sends none, expected 0, or several processes (optim.nesterov and "
+               "optim.momentum do the same)");
   EXPECT_ERROR(byteps({"byteps.partition_bytes=63"}), ErrorKind::usage,
                "[config] byteps.partition_bytes; got 63, expected an integer >= 64");
   const layout::Plan plan{.exchange = {.method = layout::ExchangeMethod::summation}};

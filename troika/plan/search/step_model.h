@@ -52,7 +52,8 @@ struct StepSettings {
   bool offloads_activations = false;
   TensorAxis tensor = {};
   // Gradients are averaged by summation servers: one on each spare host, and one beside each
-  // replica. Such a plan has one stage, and no ZeRO, tensor axis or offload.
+  // replica, or on each host with replicas if there are several: these sum first. Such a plan has
+  // one stage, and no ZeRO, tensor axis or offload.
   bool sums = false;
 
   // The devices in groups of a tensor axis: what a stage's replicas count.

@@ -73,6 +73,15 @@ class Rounds {
     return {messages.phase(2, most * (size() - 1) * reduce_per_byte_)};
   }
 
+  // The first rank gets the sum of all, or gives the others the result.
+  CollectivePhase to_first(double bytes, bool is_before) const {
+    Messages messages(links_);
+    for (int i = 1; i < size(); ++i) {
+      messages.add(at(is_before ? i : 0), at(is_before ? 0 : i), bytes);
+    }
+    return messages.phase(1, is_before ? (size() - 1) * bytes * reduce_per_byte_ : 0);
+  }
+
   Phases recursive_doubling(double bytes) const {
     Phases phases;
     if (has_fold()) phases.push_back(fold(bytes, bytes, true));
@@ -272,6 +281,33 @@ class AllReduce {
   std::vector<int> nodes_;
 };
 
+Phases summation_phases(const Collective& collective, const std::vector<int>& ranks,
+                        const ClusterLinks& links) {
+  const auto hosts = by_host(ranks, links);
+  const bool has_levels =
+      collective.sums_on_hosts && hosts.size() > 1 && hosts.size() < ranks.size();
+  if (!has_levels) {
+    return Rounds(ranks, links, collective.reduce_per_byte)
+        .summation(collective.bytes, collective.spares);
+  }
+  std::vector<int> roots;
+  std::vector<Phases> before, after;
+  for (const auto& [host, members] : hosts) {
+    const Rounds rounds(members, links, collective.reduce_per_byte);
+    roots.push_back(members.front());
+    before.push_back({rounds.to_first(collective.bytes, true)});
+    after.push_back({rounds.to_first(collective.bytes, false)});
+  }
+  std::ranges::sort(roots);
+  auto phases = together(before);
+  for (const auto& part : {Rounds(roots, links, collective.reduce_per_byte)
+                               .summation(collective.bytes, collective.spares),
+                           together(after)}) {
+    phases.insert(phases.end(), part.begin(), part.end());
+  }
+  return phases;
+}
+
 }  // namespace
 
 Phases collective_phases(const Collective& collective, const std::vector<int>& ranks,
@@ -283,8 +319,7 @@ Phases collective_phases(const Collective& collective, const std::vector<int>& r
     case CollectiveKind::all_gather:
       return Rounds(ranks, links, 0).ring(collective.bytes, 1, false);
     case CollectiveKind::summation:
-      return Rounds(ranks, links, collective.reduce_per_byte)
-          .summation(collective.bytes, collective.spares);
+      return summation_phases(collective, ranks, links);
     default:
       return AllReduce(collective, ranks, links).phases();
   }

@@ -171,6 +171,8 @@ const layout::Schedule& SingleStageEngine::schedule_of(int64_t micro_batches) {
 StepResult SingleStageEngine::step(MicroBatches& batches) {
   TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
   exchange_->begin_training();
+  // A skipped step does not advance the schedule.
+  exchange_->expect_rate(learning_rate_(batches.step() - optimization_->skipped()));
   StepResult result;
   const data::Batch* loaded = nullptr;
   std::optional<ActiveMicroBatch> active;

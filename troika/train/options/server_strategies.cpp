@@ -70,7 +70,10 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
                              .priorities = own.priorities,
                              .links = own.links,
                              .cross_barrier = own.cross_barrier,
-                             .asynchronous = own.asynchronous};
+                             .asynchronous = own.asynchronous,
+                             .local_sums = own.local_sums,
+                             .momentum = own.momentum,
+                             .dither_norm = own.dither_norm};
 }
 
 namespace {
@@ -128,12 +131,20 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
     require_passes_of_all_samples(options, plan);
   }
   if (sums.cross_barrier) require_steps_in_parts(options, plan);
-  if (sums.asynchronous && (sums.cross_barrier || plan.compression.codec != "none")) {
+  if (sums.momentum > 0 && plan.mesh.ranks() == 1) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.momentum is of gradients that are sent",
+                 .got = fmt::format("{} and one process, which sends none", sums.momentum),
+                 .expected = "0, or several processes",
+                 .hint = "optim.nesterov and optim.momentum do the same"});
+  }
+  if (sums.asynchronous &&
+      (sums.cross_barrier || plan.compression.codec != "none" || sums.momentum > 0)) {
     throw Error("train", ErrorKind::usage,
                 {.what = "byteps.asynchronous sends whole parameters after each step",
-                 .got = fmt::format("byteps.cross_barrier {} and ddp.hook {}", sums.cross_barrier,
-                                    plan.compression.codec),
-                 .expected = "false and none"});
+                 .got = fmt::format("byteps.cross_barrier {}, byteps.momentum {} and ddp.hook {}",
+                                    sums.cross_barrier, sums.momentum, plan.compression.codec),
+                 .expected = "false, 0 and none"});
   }
 }
 
