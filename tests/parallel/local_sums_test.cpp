@@ -146,6 +146,34 @@ TEST(LocalSums, MomentumIsThatOfTheOptimizer) {
   }
 }
 
+// The mean gradient of the first step after a parameter was frozen has no momentum of steps before.
+TEST(LocalSums, MomentumBeginsAnewWithOtherParameters) {
+  comm::local::run(2, [](const Group& group) {
+    const auto gradients = [&](double momentum) {
+      Replica replica(kAdamW);
+      DataParallel ddp(*replica.module, group,
+                       {.sums = make_summation(group, {.sums = {.momentum = momentum}})});
+      for (const int step : {0, 1}) {
+        ddp.begin_step(1);
+        replica.backward(group.rank(), step);
+        ddp.finish_backward();
+        if (step == 1) break;
+        replica.module->parameters()[0].requires_grad_(false);
+        ddp.refresh();
+      }
+      std::vector<at::Tensor> means;
+      for (const auto& parameter : replica.module->parameters()) {
+        if (parameter.requires_grad()) means.push_back(parameter.grad().clone());
+      }
+      return means;
+    };
+    auto wanted = gradients(0);
+    EXPECT_EQ(wanted.size(), 3);
+    for (auto& mean : wanted) mean *= 1.5;
+    expect_near(gradients(0.5), wanted, 1e-12);
+  });
+}
+
 TEST(LocalSums, CodecsBetweenMachinesGiveTheSameBitsOnAllRanks) {
   run_on({0, 0, 1, 1}, [](const Group& group) {
     const auto sums = std::make_shared<LocalSums>(

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
+#include <cmath>
+
 #include "tests/support/errors.h"
 #include "tests/train/fitted_course.h"
 #include "tests/train/waves.h"
 #include "troika/base/config.h"
 #include "troika/layout/plan.h"
+#include "troika/train/profile/automatic_plan.h"
 
 namespace troika::train {
 namespace {
@@ -29,12 +32,13 @@ class BytePsRun : public CourseTest {
   }
 
   // Ranks on these machines, which are all this one.
+  template <typename OwnTask = Task>
   static FittedCourse fit(const TrainOptions& options, const std::vector<int>& machines) {
     const auto make_task = [] {
       auto net = torch::nn::Sequential(torch::nn::Linear(3, 16), torch::nn::Tanh(),
                                        torch::nn::Linear(16, 2));
       fill_with_waves(*net);
-      return std::make_shared<Task>(nn::from_sequential(net));
+      return std::make_shared<OwnTask>(nn::from_sequential(net));
     };
     ::setenv("MASTER_ADDR", "127.0.0.1", 1);
     const auto course = fit_course(options, machines, make_task, Waves());
@@ -77,13 +81,15 @@ TEST_F(BytePsRun, EqualsOneProcessOnSeveralMachines) {
 
   options_.checkpoint.every_n_train_steps = 5;
   options_.checkpoint.every_n_epochs = 0;
-  auto options = with({"ddp.hook=topk", "ddp.topk_density=0.3"});
+  auto options = with({"ddp.hook=topk", "ddp.topk_density=0.3", "byteps.momentum=0.5"});
   const auto whole = fit(options, machines);
   options.trainer.max_steps = 5;
   fit(options, machines);
   options.trainer.max_steps = -1;
   options.trainer.ckpt_path = "last";
   EXPECT_EQ(distance(fit(options, machines), whole), 0);
+  options.trainer.max_epochs = 3;
+  EXPECT_EQ(fit(options, std::vector<int>{0, 1}).summary.steps, 18) << "rank 1 has none";
 }
 
 // As with ddp, whose codec also rounds each gradient and each mean to 16 bits.
@@ -102,15 +108,17 @@ TEST_F(BytePsRun, ResumesWithAnotherNumberOfRanks) {
   options_.checkpoint.every_n_epochs = 0;
   options_.trainer.max_epochs = 3;
   const auto oracle = fit(options_, 1);
-  for (const auto& [first, second] : {std::pair(2, 4), {4, 1}}) {
-    auto options = byteps({fmt::format("run.name={}-{}", first, second)});
+  using Machines = std::vector<int>;  // of ranks
+  for (const auto& [first, second] :
+       {std::pair(Machines{0, 0}, Machines{0, 1, 1, 0}), {{0, 1, 2, 2}, {0}}}) {
+    auto options = byteps({fmt::format("run.name=from-{}", first.size())});
     options.trainer.max_steps = 8;
     fit(options, first);
     options.trainer.max_steps = -1;
     options.trainer.ckpt_path = "last";
     const auto course = fit(options, second);
     EXPECT_EQ(course.summary.steps, 18);
-    EXPECT_LT(distance(course, oracle), 1e-10) << first << " " << second;
+    EXPECT_LT(distance(course, oracle), 1e-10) << first.size();
   }
 }
 
@@ -127,6 +135,36 @@ TEST_F(BytePsRun, CodecsWithFeedbackConverge) {
   const double with = far({"ddp.hook=topk", "ddp.topk_density=0.2"});
   const double without = far({"ddp.hook=topk", "ddp.topk_density=0.2", "ddp.error_feedback=false"});
   EXPECT_LT(with, 0.6 * without) << without;
+}
+
+// Its gradients grow as much as the learning rate of gamma 1 / 2 falls.
+class GrowingTask : public Task {
+ public:
+  static constexpr int64_t kStepSize = 5;
+
+  using Task::Task;
+  at::Tensor training_step(const data::Batch& batch) override {
+    const auto exponent = static_cast<double>(steps_++ / kStepSize);
+    return Task::training_step(batch) * std::exp2(exponent);
+  }
+
+ private:
+  int64_t steps_ = 0;
+};
+
+// Errors of ranks and of servers move parameters as far as they would have at their own step.
+TEST_F(BytePsRun, ErrorsAreScaledWithTheLearningRate) {
+  options_.optimizer.name = "sgd";
+  options_.optimizer.momentum = 0;
+  options_.schedule.name = "constant";
+  auto options = byteps({"ddp.hook=topk", "ddp.topk_density=0.3"});
+  const auto constant = fit(options, {0, 0});
+  EXPECT_EQ(constant.summary.steps, 12);
+  options.schedule.name = "step";
+  options.schedule.step_size = GrowingTask::kStepSize;
+  options.schedule.gamma = 0.5;
+  EXPECT_GT(distance(fit(options, {0, 0}), constant), 1e-6);
+  EXPECT_EQ(distance(fit<GrowingTask>(options, {0, 0}), constant), 0);
 }
 
 // One process with the asynchronous mode is one without servers; several converge, and all end
@@ -207,6 +245,7 @@ TEST_F(BytePsRun, ResumesWithTheErrorsOfCodecs) {
   options_.schedule.name = "step";  // the first step after the checkpoint has another rate
   options_.schedule.step_size = 5;
   options_.optimizer.name = "sgd";
+  options_.optimizer.momentum = 0;
   options_.checkpoint.every_n_train_steps = 5;
   options_.checkpoint.every_n_epochs = 0;
   for (const std::string hook : {"topk", "onebit", "natural"}) {
@@ -242,11 +281,20 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(fit(byteps({"ddp.hook=powersgd"}), 1), ErrorKind::usage,
                "[train] summation servers have not all codecs; got ddp.hook powersgd, expected "
                "none, fp16, int8, topk, onebit, randomk, dither or natural");
-  EXPECT_ERROR(
-      fit(byteps({"byteps.asynchronous=true", "byteps.cross_barrier=true"}), 1), ErrorKind::usage,
-      "[train] byteps.asynchronous sends whole parameters after each step; got "
-      "byteps.cross_barrier true, byteps.momentum 0 and ddp.hook none, expected false, 0 and "
-      "none");
+  for (const auto& [change, got] : std::vector<std::pair<std::string, std::string>>{
+           {"byteps.cross_barrier=true",
+            "byteps.cross_barrier true, byteps.momentum 0, byteps.local_sums plain"},
+           {"byteps.momentum=0.5",
+            "byteps.cross_barrier false, byteps.momentum 0.5, byteps.local_sums plain"},
+           {"byteps.local_sums=fp16",
+            "byteps.cross_barrier false, byteps.momentum 0, byteps.local_sums fp16"}}) {
+    EXPECT_ERROR(fit(byteps({"byteps.asynchronous=true", change}), 2), ErrorKind::usage,
+                 "[train] byteps.asynchronous sends whole parameters after each step; got " + got +
+                     " and ddp.hook none, expected false, 0, plain and none");
+  }
+  EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5", "optim.name=sgd"}), 2), ErrorKind::usage,
+               "[train] byteps.momentum takes the place of the optimizer's; got byteps.momentum "
+               "0.5 and optim.momentum 0.9 of sgd, expected one of them, and 0");
   EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5"}), 1), ErrorKind::usage,
                "[train] byteps.momentum is of gradients that are sent; got 0.5 and one process, "
                "which sends none, expected 0, or several processes (optim.nesterov and "
@@ -265,6 +313,20 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(cut.verify(), ErrorKind::usage,
                "[layout] exchange.method summation; got mesh.axes data=2 tensor=2 and one_stage, "
                "expected a data axis only, and schedule.name one_stage");
+}
+
+// A plan that is found would leave these options out.
+TEST_F(BytePsRun, ASearchRefusesWhatItDoesNotKnow) {
+  comm::local::run(2, [&](const comm::Group& group) {
+    for (const auto& [change, got] : std::vector<std::pair<std::string, std::string>>{
+             {"byteps.momentum=0.5", "byteps.momentum 0.5"},
+             {"byteps.local_sums=none", "byteps.local_sums none"}}) {
+      EXPECT_ERROR(find_plan(byteps({change}), Waves(), group), ErrorKind::usage,
+                   "[train] a feature that the search for a plan does not know; got " + got +
+                       ", expected an exchange of all gradients in each step, without it (leave "
+                       "--plan auto out, or choose a strategy that averages gradients)");
+    }
+  });
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ struct SummationExchange {
   // Whether the partition goes first whose parameters the next forward pass uses first.
   bool priorities = true;
   // Bandwidths of the machines' links, as numbers with commas: those of spare machines, then those
-  // of workers. "measured": they are measured at the start. Empty: they are equal.
+  // of workers, which are ranks, or machines with local_sums. "measured": they are measured at the
+  // start. Empty: they are equal.
   std::string links = {};
   // Whether the optimizer steps a bucket's parameters when its mean is there, while the next
   // forward pass runs, instead of when all means are there.

@@ -153,9 +153,9 @@ void add_options(config::Table& table, BytePsSection& options) {
   table.add("byteps.priorities", &options.priorities,
             "byteps: gradients of the layers that the next forward pass uses first go first");
   table.add("byteps.links", &options.links,
-            "byteps: bandwidths of the links of launched servers, then of processes, as numbers "
-            "with commas; measured: they are measured at the start of a run; empty: they are "
-            "equal");
+            "byteps: bandwidths of the links of launched servers, then of processes, or of "
+            "machines where byteps.local_sums sums first, as numbers with commas; measured: they "
+            "are measured at the start of a run; empty: they are equal");
   table.add(
       "byteps.cross_barrier", &options.cross_barrier,
       "byteps: the optimizer steps parameters when their mean gradient is there, and the next "

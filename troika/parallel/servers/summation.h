@@ -49,7 +49,7 @@ class SummationServers : public BucketSums {
   // without launched servers has none. Called by all ranks; blocks for the group's timeout at most.
   // Throws Error(usage) for another number of servers than was launched and for links that do not
   // fit, and the errors of server::World. Ranks that are no members only stay for the others: of
-  // the other functions, they may call lay_out(), drop(), state(), load_state() and traffic().
+  // the other functions, they may call all but start(), finish(), finish_any() and exchange().
   SummationServers(const comm::Group& group, const SummationOptions& options);
   // The same with a role that does not come from the environment.
   SummationServers(const comm::Group& group, const SummationOptions& options,

@@ -87,7 +87,7 @@ state::StateDict SummationServers::state() {
 
 void SummationServers::load_state(const state::StateDict& state) {
   const bool is_member = client_ || !world_;
-  if (state.empty() || !is_member) return;
+  if (!is_member) return;
   std::map<std::string, at::Tensor> tensors;
   for (const auto& [name, tensor] : state) {
     if (!is_name(name)) {
@@ -98,6 +98,8 @@ void SummationServers::load_state(const state::StateDict& state) {
     }
     tensors.emplace(name, tensor);
   }
+  momentum_.clear();
+  if (state.empty()) return;
   const auto momenta = momentum_.tensors();
   size_t errors = 0, mean_errors = 0, own_momenta = 0;  // with the sizes of this run's
   for (size_t bucket = 0; options_.coding.error_feedback && bucket < laid_.size(); ++bucket) {
@@ -112,12 +114,14 @@ void SummationServers::load_state(const state::StateDict& state) {
     const auto found = tensors.find(name);
     own_momenta += found != tensors.end() && found->second.sizes() == momentum.sizes() ? 1 : 0;
   }
-  // All or none of each kind, and no more.
+  // All or none of each kind, and no more. Errors count by the rate of their step.
   const auto is_whole = [](size_t found, size_t wanted) { return found == 0 || found == wanted; };
   const size_t known =
       errors + mean_errors + own_momenta + tensors.count(kRank) + tensors.count(kRate);
-  if (!has_state() || !is_whole(errors, laid_.size()) || !is_whole(mean_errors, laid_.size()) ||
-      !is_whole(own_momenta, momenta.size()) || known != tensors.size()) {
+  const bool lacks_rate = errors + mean_errors > 0 && !tensors.contains(kRate);
+  if (!has_state() || lacks_rate || !is_whole(errors, laid_.size()) ||
+      !is_whole(mean_errors, laid_.size()) || !is_whole(own_momenta, momenta.size()) ||
+      known != tensors.size()) {
     return log::warn(
         "[parallel] what codecs had left out of gradients is dropped: this run has other buckets, "
         "another momentum or no error feedback");

@@ -53,7 +53,10 @@ class RecipeMaker {
 
  private:
   bool is_summation() const { return run_.plan.exchange.method == ExchangeMethod::summation; }
-  bool sums_on_hosts() const { return run_.plan.exchange.summation.local_sums != "none"; }
+  bool sums_on_hosts() const {
+    const auto& sums = run_.plan.exchange.summation;
+    return !sums.asynchronous && sums.local_sums != "none";
+  }
   bool is_zero() const { return run_.plan.exchange.method == ExchangeMethod::zero; }
   size_t zero_group() const { return static_cast<size_t>(run_.plan.exchange.zero_group); }
 
