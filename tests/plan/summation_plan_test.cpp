@@ -52,6 +52,7 @@ TEST(SummationPlans, TakeTheTimeOfTheSplitAndOfTheSimulation) {
 TEST(SummationPlans, RanksOfAHostSumFirst) {
   auto problem = spread_problem(3, 1);
   problem.cluster.devices = layout::Cluster::uniform(3, 2).devices;
+  problem.cluster.group = {0, 1e6};
   problem.global_batch = 6;
   const StepModel model(problem);
   const auto plan = model.price({.devices = 6, .sums = true}, {{1, 6}});

@@ -65,7 +65,8 @@ TEST(ServerWorld, AWorkerThatWaitsForServersMissesALostScheduler) {
                 .secret = net::Secret::random(),
                 .protection = net::Protection::none},
                {});
-  EXPECT_ERROR(worker.connected_endpoint(net::soon(), std::chrono::milliseconds(100)),
+  EXPECT_ERROR(worker.connected_endpoint(Deadline::after(std::chrono::seconds(10)),
+                                         std::chrono::milliseconds(100)),
                ErrorKind::peer, "[server] worker-0 cannot begin; got a scheduler silent for 0.1 s");
 }
 

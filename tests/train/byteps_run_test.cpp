@@ -10,6 +10,7 @@
 #include "tests/train/waves.h"
 #include "troika/base/config.h"
 #include "troika/layout/plan.h"
+#include "troika/train/options/resolve_plan.h"
 #include "troika/train/profile/automatic_plan.h"
 
 namespace troika::train {
@@ -79,6 +80,8 @@ TEST_F(BytePsRun, EqualsOneProcessOnSeveralMachines) {
   EXPECT_LT(distance(halves, oracle), 0.1);
   EXPECT_GT(distance(halves, oracle), 1e-8) << "bits were lost";
 
+  options_.schedule.name = "step";
+  options_.schedule.step_size = 5;
   options_.checkpoint.every_n_train_steps = 5;
   options_.checkpoint.every_n_epochs = 0;
   auto options = with({"ddp.hook=topk", "ddp.topk_density=0.3", "byteps.momentum=0.5"});
