@@ -59,8 +59,8 @@ struct SummationExchange {
   // gradients, before one of them exchanges these sums with the servers; "plain", "fp16" or "bf16".
   // "none": each rank exchanges its own gradients. An asynchronous exchange has none.
   std::string local_sums = "plain";
-  // Of the gradients that a rank, or a machine's first rank, sends: m = momentum m + g, and
-  // momentum m + g is sent. 0: gradients are sent as they are. An asynchronous exchange has none.
+  // A rank, or a machine's first rank, sends momentum m + g in place of its gradient g, with m =
+  // momentum m + g. 0: gradients are sent as they are. An asynchronous exchange has none.
   double momentum = 0;
   // The scale of a block of codecs dither and natural: "max", its largest magnitude, or "l2".
   std::string dither_norm = "max";

@@ -157,8 +157,8 @@ struct SummationPiece {
   SummationAction action = SummationAction::sum;
   std::span<char> values;
   std::function<void()> done = {};  // runs under the rules for callbacks when the mean is there
-  // Of the step, at least 0. What encodings have left out is multiplied by the rate of its step /
-  // this one.
+  // The learning rate of the step, at least 0. Parts that encodings have left out are multiplied by
+  // the rate of their step / this one.
   double rate = 1;
 };
 

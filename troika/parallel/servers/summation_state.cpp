@@ -1,4 +1,4 @@
-// What checkpoints have of summation servers.
+// The part of summation servers in checkpoints.
 #include <fmt/format.h>
 
 #include <algorithm>
