@@ -91,6 +91,46 @@ TEST(StateOfSums, PartsOfItLoad) {
   });
 }
 
+// Errors count by the rate of their step, so without it they are dropped.
+TEST(StateOfSums, ErrorsWithoutTheirRateAreDropped) {
+  comm::local::run(2, [](const Group& group) {
+    auto state = trained_state(group);
+    EXPECT_EQ(std::erase_if(state, [](const auto& entry) { return entry.first == "sums.rate"; }),
+              1);
+    Course course(group);
+    course.ddp.load_state(state);
+    const auto errors = of_sums(course.ddp.state(), "sums.bucket");
+    EXPECT_FALSE(errors.empty());
+    for (const auto& [name, tensor] : errors) {
+      EXPECT_EQ(tensor.abs().max().item<double>(), 0) << name;
+    }
+  });
+}
+
+// A rank that loads another one's begins without, also if it had momentum before.
+TEST(StateOfSums, MomentumIsThatOfTheRank) {
+  comm::local::run(2, [](const Group& group) {
+    SummationServers sums(group, {.sums = {.momentum = 0.5}});
+    std::vector<Bucket> buckets(1);
+    buckets[0].gradient.flat = at::full({10}, 1.0 + group.rank(), at::kDouble);
+    buckets[0].gradient.parts = {buckets[0].gradient.flat};
+    buckets[0].members = {0};
+    sums.lay_out(buckets);
+    sums.start(buckets[0]);
+    sums.finish();
+    auto state = sums.state();
+    const auto momentum = [&] { return of_sums(sums.state(), "momentum0").at(0).second; };
+    EXPECT_EQ(momentum()[0].item<double>(), 1.0 + group.rank());
+    for (const int64_t rank : {1 - group.rank(), group.rank()}) {
+      for (auto& [name, tensor] : state) {
+        if (name == "rank") tensor = at::scalar_tensor(rank, at::kLong);
+      }
+      sums.load_state(state);
+      EXPECT_EQ(momentum()[0].item<double>(), rank == group.rank() ? 1.0 + group.rank() : 0.0);
+    }
+  });
+}
+
 // A run may go on with other strategies and options; then the errors are lost.
 TEST(StateOfSums, OthersLoadWithoutIt) {
   comm::local::run(2, [](const Group& group) {
@@ -146,7 +186,7 @@ TEST(StateOfSums, IsEmptyInsideOfAStep) {
     if (group.rank() == 1) sums->start(buckets[0]);
     sums->finish();
     EXPECT_EQ(buckets[0].gradient.flat.sum().item<double>(), 30) << "a density of 0.3";
-    EXPECT_EQ(sums->state().size(), group.rank() == 0 ? 3u : 2u);
+    EXPECT_EQ(sums->state().size(), group.rank() == 0 ? 4u : 3u);
   });
 }
 

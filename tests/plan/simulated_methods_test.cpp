@@ -50,6 +50,25 @@ TEST(RunSimulator, SummationServersTakeTheTimeOfTheSplit) {
       EXPECT_NEAR(time, 2 * n * (n - 1) / d * kBytes / kBandwidth, 1e-6);
     }
   }
+  // Ranks of one host sum first, so the network has as many flows as with one rank on each host.
+  for (const bool sums_on_hosts : {true, false}) {
+    SimulatedRun run;
+    run.plan.mesh = layout::Mesh(layout::Axis::data, 6);
+    run.plan.exchange = {.method = layout::ExchangeMethod::summation,
+                         .summation = {.local_sums = sums_on_hosts ? "plain" : "none"}};
+    run.cluster = layout::Cluster::uniform(3, 2);
+    run.cluster.group = run.cluster.host = {0, 1e3 * kBandwidth};
+    run.cluster.network = {0, kBandwidth};
+    run.stages = {{.passes = {1, 1, 1}, .buckets = {{kBytes, 0}}, .parameter_bytes = kBytes}};
+    auto without = run;
+    without.stages[0].buckets.clear();
+    const double time = simulate_run(run).seconds - simulate_run(without).seconds;
+    if (sums_on_hosts) {
+      EXPECT_NEAR(time, 2 * (3 - 1) / 3.0 + 2 / 1e3, 1e-6);
+    } else {
+      EXPECT_GT(time, 2);
+    }
+  }
   SimulatedRun run;
   run.plan.mesh = layout::Mesh(layout::Axis::data, 2);
   run.plan.exchange = {.method = layout::ExchangeMethod::summation, .servers = {.count = 2}};

@@ -48,6 +48,23 @@ TEST(SummationPlans, TakeTheTimeOfTheSplitAndOfTheSimulation) {
   }
 }
 
+// A host's link carries the bytes of one rank, and each host with ranks has one server that sums.
+TEST(SummationPlans, RanksOfAHostSumFirst) {
+  auto problem = spread_problem(3, 1);
+  problem.cluster.devices = layout::Cluster::uniform(3, 2).devices;
+  problem.cluster.group = {0, 1e6};
+  problem.global_batch = 6;
+  const StepModel model(problem);
+  const auto plan = model.price({.devices = 6, .sums = true}, {{1, 6}});
+  const double bytes = 1000, d = 3 * 3 + 3 - 2;
+  const double inside = bytes / problem.cluster.group.bandwidth;
+  const double expected = 2 * 3 * (3 - 1) / d * bytes / kSlowLink + 2 * inside;
+  EXPECT_NEAR(plan.seconds, 0.1 + expected, 1e-9);
+  EXPECT_NEAR(simulated_exchange(layout_of(model, plan), problem.cluster, bytes), expected, 1e-9);
+  const auto without = model.price({.devices = 6}, {{1, 6}});
+  EXPECT_NEAR(plan.memory_bytes[0] - without.memory_bytes[0], bytes * (3 - 1) / d, 1e-9);
+}
+
 TEST(SummationPlans, AreChosenWhereTheyAreFastest) {
   auto problem = spread_problem(3, 2);
   problem.uses_all_devices = true;

@@ -92,6 +92,30 @@ TEST(SumCoding, DitheringHasTheExpectationOfTheValues) {
   }
 }
 
+// Levels are parts of a block's norm, and no value is lost to one that overflows.
+TEST(SumCoding, DitheringByTheNormOfABlock) {
+  for (const auto form : {SumForm::dither, SumForm::natural}) {
+    std::vector<float> values(20, 3), left_out;
+    values[7] = -4;
+    const double norm = std::sqrt(19 * 9 + 16);
+    const auto result = decoded({form, 20, true}, values, left_out);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double level = std::abs(result[i]) / norm;
+      if (form == SumForm::dither) {
+        EXPECT_NEAR(127 * level, std::round(127 * level), 1e-4);
+      } else {
+        EXPECT_NEAR(std::log2(level), std::round(std::log2(level)), 1e-5);
+      }
+      EXPECT_EQ(result[i] < 0, i == 7);
+    }
+    const float most = std::numeric_limits<float>::max();
+    values.assign(20, most / 2);
+    for (const float value : decoded({form, 20, true}, values, left_out)) {
+      EXPECT_NEAR(value / most, 0.5, 1e-5);
+    }
+  }
+}
+
 TEST(SumCoding, NaturalDitheringHasTheExpectationOfTheValues) {
   constexpr int kDraws = 10'000;
   std::vector<double> values{1, 0, 0.3, -0.7, 0.011, 1e-50, 0.5, -0.25}, sums(8), left_out;
@@ -145,6 +169,25 @@ TEST(SumCoding, ResidualsHaveWhatWasLeftOut) {
   }
 }
 
+// A part that was left out moves parameters as far as it would have at its own step.
+TEST(SumCoding, ResidualsAreScaledWithTheLearningRate) {
+  Residuals residuals;
+  const auto sent = [&](std::vector<double> values, double rate) {
+    std::string encoded, result;
+    const std::span bytes(reinterpret_cast<char*>(values.data()), values.size() * sizeof(double));
+    EXPECT_TRUE(residuals.encode(3, {SumForm::top, 1}, ValueType::float64, bytes, encoded, rate));
+    decode_sum(SumForm::top, ValueType::float64, encoded, bytes.size(), result);
+    const auto* const decoded = reinterpret_cast<const double*>(result.data());
+    return std::vector<double>(decoded, decoded + values.size());
+  };
+  std::vector<double> none(8), first{4, 1, 0, 0, 0, 0, 0, 0};
+  EXPECT_EQ(sent(first, 0.5)[0], 4);
+  EXPECT_EQ(sent(none, 0.125)[1], 4) << "1 at a rate of 0.5";
+  residuals = Residuals();
+  sent(first, 0);
+  EXPECT_THAT(sent(none, 0.5), testing::Each(0)) << "a rate of 0 moves nothing";
+}
+
 TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
   auto values = numbers<float>(0, 100, 0);
   std::string encoded, result;
@@ -171,17 +214,19 @@ TEST(SumCoding, RefusesWhatIsNoValueOrNotShorter) {
 
 // Pushes one piece of all workers, whose values become the mean.
 template <typename T>
-void average(Sums& sums, std::vector<std::vector<T>>& values) {
+void average(Sums& sums, std::vector<std::vector<T>>& values, double rate = 1) {
   for (size_t w = 0; w < values.size(); ++w) {
-    sums.client(w).push(
-        {{.key = 7, .type = kType<T>, .values = bytes_of(values[w], 0, values[w].size())}});
+    sums.client(w).push({{.key = 7,
+                          .type = kType<T>,
+                          .values = bytes_of(values[w], 0, values[w].size()),
+                          .rate = rate}});
   }
   sums.wait();
   for (const auto& one : values) EXPECT_TRUE(one == values[0]) << "the same bits";
 }
 
-// After rounds without gradients that bring what was left out, the sum of all means is that of the
-// means of all gradients. Without feedback it is not.
+// After rounds without gradients that bring what was left out, the sum of all means, each times the
+// learning rate of its round, is that of the means of all gradients. Without feedback it is not.
 TEST(SummationServers, FeedbackLosesNothingOnEitherWay) {
   constexpr size_t kCount = 400, kWorkers = 3;
   constexpr uint64_t kRounds = 12;
@@ -192,16 +237,17 @@ TEST(SummationServers, FeedbackLosesNothingOnEitherWay) {
       std::vector<double> wanted(kCount), got(kCount);
       const uint64_t rest = form == SumForm::top ? 50 : 12;
       for (uint64_t round = 0; round < kRounds + rest; ++round) {
+        const double rate = 1.0 / static_cast<double>(1 + round % 5);
         std::vector<std::vector<double>> values;
         for (size_t w = 0; w < kWorkers; ++w) {
           values.push_back(round < kRounds ? numbers<double>(w, kCount, round)
                                            : std::vector<double>(kCount));
         }
         for (size_t i = 0; i < kCount; ++i) {
-          for (const auto& one : values) wanted[i] += one[i] / kWorkers;
+          for (const auto& one : values) wanted[i] += rate * one[i] / kWorkers;
         }
-        average(sums, values);
-        for (size_t i = 0; i < kCount; ++i) got[i] += values[0][i];
+        average(sums, values, rate);
+        for (size_t i = 0; i < kCount; ++i) got[i] += rate * values[0][i];
       }
       double farthest = 0;
       for (size_t i = 0; i < kCount; ++i) {

@@ -58,6 +58,18 @@ TEST(ServerWorld, RunsInProcesses) {
   expect_success(processes, "60", {"worker0", "worker1", "server0", "server1", "scheduler0"});
 }
 
+// Nothing listens at port 1.
+TEST(ServerWorld, AWorkerThatWaitsForServersMissesALostScheduler) {
+  World worker({.role = WorldRole::worker,
+                .scheduler = "127.0.0.1:1",
+                .secret = net::Secret::random(),
+                .protection = net::Protection::none},
+               {});
+  EXPECT_ERROR(worker.connected_endpoint(Deadline::after(std::chrono::seconds(10)),
+                                         std::chrono::milliseconds(100)),
+               ErrorKind::peer, "[server] worker-0 cannot begin; got a scheduler silent for 0.1 s");
+}
+
 TEST(ServerWorld, RunsWithServersInTheProcessesOfWorkers) {
   Processes processes(TROIKA_WORLD_NODE, 0, 3, arguments(1));
   expect_success(processes, "90", {"worker0", "worker1", "worker2", "scheduler0"});

@@ -38,7 +38,8 @@ constexpr std::array kStrategies{"sandblaster", "downpour", "byteps"};
 
 struct Scene {
   std::string strategy;
-  int copies = 0;  // of ranges
+  int copies = 0;                                             // of ranges
+  std::vector<int> machines = std::vector<int>(kWorkers, 0);  // of workers, which are all this one
   int ranks_port = 0, scheduler_port = 0;
 };
 
@@ -90,8 +91,8 @@ std::shared_ptr<Task> make_slow_task() {
   set("TROIKA_RUN_SECRET", std::string(64, 'a'));
   const auto options = options_of(scene, folder);
   if (is_worker) {
-    be_rank_of_fit(index, kWorkers, scene.ranks_port, folder / fmt::format("output-{}", index),
-                   options, make_slow_task);
+    be_rank_of_fit(index, scene.machines, scene.ranks_port,
+                   folder / fmt::format("output-{}", index), options, make_slow_task);
   }
   const auto output = folder / fmt::format("output-of-{}", process);
   const int log = ::open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -223,15 +224,20 @@ int number_from(const char* variable, int otherwise) {
 TEST(DistBeliefKills, AtRandomInstants) {
   const int kills = number_from("TROIKA_DISTBELIEF_KILLS", 3);
   Random random(static_cast<uint64_t>(number_from("TROIKA_DISTBELIEF_KILL_SEED", 2)));
-  std::map<std::string, std::pair<Milliseconds, std::vector<double>>> undisturbed;
+  std::map<std::pair<std::string, std::vector<int>>, std::pair<Milliseconds, std::vector<double>>>
+      undisturbed;
   int finished = 0, named = 0;
   Milliseconds slowest{0};  // from a kill to the end that names it
   for (int kill = 0; kill < kills; ++kill) {
     const std::string strategy = kStrategies[static_cast<size_t>(kill) % kStrategies.size()];
-    auto& [time, weights] = undisturbed[strategy];
+    Scene scene{.strategy = strategy};
+    // Every other time, workers of one machine sum first.
+    const bool has_machines = strategy == "byteps" && kill / std::ssize(kStrategies) % 2 == 1;
+    if (has_machines) scene.machines = {0, 1, 1};
+    auto& [time, weights] = undisturbed[{strategy, scene.machines}];
     if (weights.empty()) {
       const TemporaryFolder folder;
-      const auto ended = run_scene({.strategy = strategy}, -1, {}, folder.path());
+      const auto ended = run_scene(scene, -1, {}, folder.path());
       for (int process = kFirstWorker; process < kProcesses; ++process) {
         const int status = ended.statuses[static_cast<size_t>(process)];
         ASSERT_TRUE(has_exited(status, 0)) << output_of(0, folder.path());
@@ -242,12 +248,12 @@ TEST(DistBeliefKills, AtRandomInstants) {
     const TemporaryFolder folder;
     const int victim = static_cast<int>(random.below(kProcesses));
     // Summation servers keep nothing of which there could be copies.
-    const int copies = strategy == "byteps" ? 0 : static_cast<int>(random.below(2));
+    scene.copies = strategy == "byteps" ? 0 : static_cast<int>(random.below(2));
     const Milliseconds after(random.below(static_cast<uint64_t>(time.count())));
-    SCOPED_TRACE(fmt::format("{}, process {} of {}, {} copies, after {} ms of {}", strategy, victim,
-                             kProcesses, copies, after.count(), time.count()));
-    const auto ended =
-        run_scene({.strategy = strategy, .copies = copies}, victim, after, folder.path());
+    SCOPED_TRACE(fmt::format("{}{}, process {} of {}, {} copies, after {} ms of {}", strategy,
+                             has_machines ? " on machines" : "", victim, kProcesses, scene.copies,
+                             after.count(), time.count()));
+    const auto ended = run_scene(scene, victim, after, folder.path());
     const bool have_finished = expect_finished_or_named(ended, victim, folder.path());
     ++(have_finished ? finished : named);
     if (!have_finished) slowest = std::max(slowest, ended.since_kill);

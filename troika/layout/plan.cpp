@@ -132,8 +132,7 @@ void add_downpour(config::Table& table, DownpourExchange& downpour) {
 
 void add_summation(config::Table& table, SummationExchange& summation) {
   table.add("summation.partition_bytes", &summation.partition_bytes,
-            "largest piece of gradients that one server sums, in bytes",
-            config::at_least(int64_t{64}));
+            "largest piece that one server sums, in bytes", config::at_least(int64_t{64}));
   table.add("summation.credit_bytes", &summation.credit_bytes,
             "bytes that a rank may have pushed before servers have confirmed them; 0: no limit",
             config::at_least(int64_t{0}));
@@ -146,6 +145,12 @@ void add_summation(config::Table& table, SummationExchange& summation) {
             "parameters are stepped when their mean gradient is there, not when all means are");
   table.add("summation.asynchronous", &summation.asynchronous,
             "servers keep the parameters, and add each rank's change at once");
+  table.add("summation.local_sums", &summation.local_sums, "form of sums inside machines",
+            config::one_of({"none", "plain", "fp16", "bf16"}));
+  table.add("summation.momentum", &summation.momentum, "momentum of gradients before codecs",
+            config::from_to_below(0.0, 1.0));
+  table.add("summation.dither_norm", &summation.dither_norm, "of blocks; dither and natural",
+            config::one_of({"max", "l2"}));
 }
 
 void add_compression(config::Table& table, Compression& compression) {

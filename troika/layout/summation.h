@@ -47,13 +47,23 @@ struct SummationExchange {
   // Whether the partition goes first whose parameters the next forward pass uses first.
   bool priorities = true;
   // Bandwidths of the machines' links, as numbers with commas: those of spare machines, then those
-  // of workers. "measured": they are measured at the start. Empty: they are equal.
+  // of workers, which are ranks, or machines with local_sums. "measured": they are measured at the
+  // start. Empty: they are equal.
   std::string links = {};
   // Whether the optimizer steps a bucket's parameters when its mean is there, while the next
   // forward pass runs, instead of when all means are there.
   bool cross_barrier = false;
   // Whether servers keep the parameters and add each worker's update at once.
   bool asynchronous = false;
+  // Where several machines have ranks: the form in which the ranks of one machine sum their
+  // gradients, before one of them exchanges these sums with the servers; "plain", "fp16" or "bf16".
+  // "none": each rank exchanges its own gradients. An asynchronous exchange has none.
+  std::string local_sums = "plain";
+  // A rank, or a machine's first rank, sends momentum m + g in place of its gradient g, with m =
+  // momentum m + g. 0: gradients are sent as they are. An asynchronous exchange has none.
+  double momentum = 0;
+  // The scale of a block of codecs dither and natural: "max", its largest magnitude, or "l2".
+  std::string dither_norm = "max";
 
   bool operator==(const SummationExchange&) const = default;
 };

@@ -121,6 +121,10 @@ bool DataParallel::set_syncing(bool syncing) {
   return before;
 }
 
+void DataParallel::expect_rate(double rate) {
+  if (options_.sums) options_.sums->expect_rate(rate);
+}
+
 bool DataParallel::begin_step(double weight) {
   const auto weights = gather_weights(group_, weight);
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);

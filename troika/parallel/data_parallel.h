@@ -106,6 +106,7 @@ class DataParallel : public Exchange {
                const DataParallelOptions& options = {});
   ~DataParallel() override;
 
+  void expect_rate(double rate) override;
   // Gathers 8 bytes per rank. Buffers of this step come from the lowest rank with weight > 0.
   bool begin_step(double weight) override;
   // Blocks until gradients (and buffers) are equal on all ranks. Throws Error(usage) naming the

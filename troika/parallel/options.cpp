@@ -153,9 +153,9 @@ void add_options(config::Table& table, BytePsSection& options) {
   table.add("byteps.priorities", &options.priorities,
             "byteps: gradients of the layers that the next forward pass uses first go first");
   table.add("byteps.links", &options.links,
-            "byteps: bandwidths of the links of launched servers, then of processes, as numbers "
-            "with commas; measured: they are measured at the start of a run; empty: they are "
-            "equal");
+            "byteps: bandwidths of the links of launched servers, then of processes, or of "
+            "machines where byteps.local_sums sums first, as numbers with commas; measured: they "
+            "are measured at the start of a run; empty: they are equal");
   table.add(
       "byteps.cross_barrier", &options.cross_barrier,
       "byteps: the optimizer steps parameters when their mean gradient is there, and the next "
@@ -165,6 +165,21 @@ void add_options(config::Table& table, BytePsSection& options) {
   table.add("byteps.asynchronous", &options.asynchronous,
             "byteps: processes do not wait for each other; servers keep the parameters and add the "
             "change of each process's step at once");
+  table.add("byteps.local_sums", &options.local_sums,
+            "byteps: with processes on several machines, those of one machine sum their gradients "
+            "first, as they are or in 16 bits, and one of them exchanges the sums with servers; "
+            "none: each process exchanges its own",
+            config::one_of({"none", "plain", "fp16", "bf16"}));
+  table.add(
+      "byteps.momentum", &options.momentum,
+      "byteps: Nesterov momentum of gradients before they are encoded, with optim.momentum 0; "
+      "0: none",
+      config::from_to_below(0.0, 1.0));
+  table.add(
+      "byteps.dither_norm", &options.dither_norm,
+      "byteps: the scale of a block with ddp.hook dither or natural: its largest magnitude, or "
+      "its L2 norm",
+      config::one_of({"max", "l2"}));
 }
 
 void add_options(config::Table& table, DownpourSection& options) {

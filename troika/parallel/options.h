@@ -107,6 +107,9 @@ struct BytePsSection {
   std::string links = {};
   bool cross_barrier = false;
   bool asynchronous = false;
+  std::string local_sums = "plain";
+  double momentum = 0;
+  std::string dither_norm = "max";
 };
 
 // Section [ft_ddp], of strategy ft_ddp. The names are TorchFT's.

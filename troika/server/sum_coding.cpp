@@ -130,9 +130,26 @@ int natural_level(T value, Random& random) {
   return value < 0 ? -level : level;
 }
 
+// The largest magnitude, or the L2 norm if it is a number of this type.
+template <typename T>
+T norm_of(std::span<const T> values, bool is_l2) {
+  T largest = 0;
+  for (const T value : values) largest = std::max(largest, std::abs(value));
+  if (!is_l2 || largest == 0) return largest;
+  double squares = 0;  // of values that cannot overflow
+  for (const T value : values) {
+    const double part = static_cast<double>(value) / static_cast<double>(largest);
+    squares += part * part;
+  }
+  const auto norm = static_cast<T>(static_cast<double>(largest) * std::sqrt(squares));
+  return std::isfinite(norm) ? norm : largest;
+}
+
 // Blocks of a scale and one byte for each value: the nearest level, or one of the two around it.
 template <typename T>
-void encode_int8(std::span<const T> values, size_t block, SumForm form, char* to) {
+void encode_int8(const SumCoding& coding, std::span<const T> values, char* to) {
+  const auto form = coding.form;
+  const size_t block = coding.parameter;
   Random random(form == SumForm::int8 ? 0 : seed_of(values));
   const auto level_of = [&](T value) -> T {
     if (form == SumForm::natural) return static_cast<T>(natural_level(value, random));
@@ -142,9 +159,7 @@ void encode_int8(std::span<const T> values, size_t block, SumForm form, char* to
   const T divisor = form == SumForm::natural ? T{1} : T{kMostLevel};
   for (size_t begin = 0; begin < values.size(); begin += block) {
     const auto part = values.subspan(begin, std::min(block, values.size() - begin));
-    T largest = 0;
-    for (const T value : part) largest = std::max(largest, std::abs(value));
-    const T scale = largest / divisor;
+    const T scale = norm_of(part, coding.has_l2_norm) / divisor;
     put(to, 0, scale);
     to += sizeof(T);
     for (const T value : part) {
@@ -221,7 +236,7 @@ bool encode(const SumCoding& coding, std::span<const char> bytes, std::string& e
       encode_sign(values, to);
       break;
     default:
-      encode_int8(values, coding.parameter, coding.form, to);
+      encode_int8(coding, values, to);
   }
   return true;
 }
@@ -250,17 +265,17 @@ void decode(SumForm form, std::span<const char> encoded, size_t most, std::strin
 }
 
 template <typename T>
-void combine(char* values, const char* with, size_t bytes, T sign) {
+void combine(char* values, const char* with, size_t bytes, T factor) {
   for (size_t i = 0; i < bytes / sizeof(T); ++i) {
-    put<T>(values, i, at<T>(values, i) + sign * at<T>(with, i));
+    put<T>(values, i, at<T>(values, i) + factor * at<T>(with, i));
   }
 }
 
-void combine(ValueType type, char* values, const char* with, size_t bytes, int sign) {
+void combine(ValueType type, char* values, const char* with, size_t bytes, double factor) {
   if (type == ValueType::float32) {
-    combine<float>(values, with, bytes, static_cast<float>(sign));
+    combine<float>(values, with, bytes, static_cast<float>(factor));
   } else {
-    combine<double>(values, with, bytes, sign);
+    combine<double>(values, with, bytes, factor);
   }
 }
 
@@ -273,7 +288,9 @@ SumCoding coding_for(const SummationCoding& options, size_t count) {
   const double parameter = options.form == SumForm::sign ? 1
                            : has_blocks                  ? static_cast<double>(options.block)
                                         : std::round(options.density * static_cast<double>(count));
-  return {options.form, static_cast<uint32_t>(std::clamp(parameter, 1.0, most))};
+  const bool is_dithered = options.form == SumForm::dither || options.form == SumForm::natural;
+  return {options.form, static_cast<uint32_t>(std::clamp(parameter, 1.0, most)),
+          is_dithered && options.has_l2_norm};
 }
 
 bool encode_sum(const SumCoding& coding, ValueType type, std::span<const char> values,
@@ -300,23 +317,28 @@ void decode_sum(SumForm form, ValueType type, std::span<const char> encoded, siz
 }
 
 bool Residuals::encode(uint64_t key, const SumCoding& coding, ValueType type,
-                       std::span<char> values, std::string& encoded) {
+                       std::span<char> values, std::string& encoded, double rate) {
   auto& kept = kept_[key];
-  if (kept.size() == values.size()) combine(type, values.data(), kept.data(), values.size(), 1);
-  kept.resize(values.size());
-  if (encode_sum(coding, type, values, encoded, kept.data())) return true;
+  const bool has_kept = kept.values.size() == values.size();
+  if (has_kept) {
+    const double factor = rate > 0 ? kept.rate / rate : 1;
+    combine(type, values.data(), kept.values.data(), values.size(), factor);
+  }
+  kept.values.resize(values.size());
+  if (rate > 0 || !has_kept) kept.rate = rate;
+  if (encode_sum(coding, type, values, encoded, kept.values.data())) return true;
   kept_.erase(key);
   return false;
 }
 
 std::string Residuals::residual(uint64_t key) const {
   const auto found = kept_.find(key);
-  return found == kept_.end() ? std::string() : found->second;
+  return found == kept_.end() ? std::string() : found->second.values;
 }
 
-void Residuals::keep(uint64_t key, std::string residual) {
+void Residuals::keep(uint64_t key, std::string residual, double rate) {
   enter(key);
-  kept_[key] = std::move(residual);
+  kept_[key] = {std::move(residual), rate};
 }
 
 void Residuals::enter(uint64_t key) {

@@ -19,6 +19,7 @@ struct SumCoding {
   // int8, dither and natural: the number of values that share a scale. top and random: the number
   // of values that are sent. sign: 1.
   uint32_t parameter = 0;
+  bool has_l2_norm = false;  // of a block; dither and natural only
 };
 
 // The encoding of `count` values under these options.
@@ -35,22 +36,31 @@ void decode_sum(SumForm form, ValueType type, std::span<const char> encoded, siz
                 std::string& values);
 
 // For each key, what was left out of the values that were sent so far (error feedback: Seide et
-// al., Interspeech 2014; Karimireddy et al., ICML 2019).
+// al., Interspeech 2014; Karimireddy et al., ICML 2019). It counts as much in parameters as it
+// would have then: after a change of the learning rate it is multiplied by the old rate / the new
+// one, as in BytePS's program (Zheng et al., NeurIPS 2019, algorithm 2). That of a first step with
+// a rate of 0 counts nothing; later steps with a rate of 0 leave the old rate as it is.
 class Residuals {
  public:
-  // Adds the key's residual to the values and encodes them. Keeps the new residual: of values that
-  // encode_sum() refuses, none, because they are to be sent as they are then.
+  // Adds the key's residual to the values, which are gradients for a step of this learning rate,
+  // and encodes them. Keeps the new residual: of values that encode_sum() refuses, none, because
+  // they are to be sent as they are then.
   bool encode(uint64_t key, const SumCoding& coding, ValueType type, std::span<char> values,
-              std::string& encoded);
+              std::string& encoded, double rate = 1);
   // Returns the key's residual; empty: none.
   std::string residual(uint64_t key) const;
-  // Replaces it.
-  void keep(uint64_t key, std::string residual);
+  // Replaces it by that of a step of this learning rate.
+  void keep(uint64_t key, std::string residual, double rate = 1);
   // Forgets the residuals of keys of other layouts (kLayoutBit) than this key's.
   void enter(uint64_t key);
 
  private:
-  std::map<uint64_t, std::string> kept_;
+  struct Kept {
+    std::string values;
+    double rate = 1;
+  };
+
+  std::map<uint64_t, Kept> kept_;
 };
 
 }  // namespace troika::server

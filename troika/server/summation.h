@@ -39,6 +39,8 @@ struct SummationCoding {
   SumForm form = SumForm::plain;
   double density = 0.01;  // top and random: the part of a piece's values that is sent
   uint32_t block = 256;   // int8, dither and natural: values that share a scale
+  // dither and natural: the scale of a block is its L2 norm, as in QSGD, not its largest magnitude.
+  bool has_l2_norm = false;
   // Keep what an encoding leaves out, and add it to the next values of the key: on the way to the
   // servers at the worker, and on the way back at the server (two-way: Zheng et al., NeurIPS 2019,
   // arXiv 1905.10936).
@@ -155,6 +157,9 @@ struct SummationPiece {
   SummationAction action = SummationAction::sum;
   std::span<char> values;
   std::function<void()> done = {};  // runs under the rules for callbacks when the mean is there
+  // The learning rate of the step, at least 0. Parts that encodings have left out are multiplied by
+  // the rate of their step / this one.
+  double rate = 1;
 };
 
 // One worker of summation servers, on an endpoint that is connected to them. The endpoint must
@@ -182,8 +187,8 @@ class SummationClient {
   // Returns what encodings have left out of the values of this key that were pushed so far, in
   // their type; empty: nothing.
   std::string left_out(uint64_t key);
-  // Replaces that, before the next push of this key.
-  void set_left_out(uint64_t key, std::string values);
+  // Replaces that, before the next push of this key, by what a step of this rate has left out.
+  void set_left_out(uint64_t key, std::string values, double rate = 1);
   // Drops unfinished pieces. Their values have any content then and may be freed, and no later call
   // succeeds. Without any it does nothing.
   void drop();

@@ -92,7 +92,8 @@ struct SummationClient::State {
                   .rank = options.rank,
                   .workers = options.workers,
                   .type = flight->piece.type,
-                  .action = flight->piece.action};
+                  .action = flight->piece.action,
+                  .rate = flight->piece.rate};
     std::span<const char> sent = values;
     if (head.action == SummationAction::read || head.action == SummationAction::left_out) sent = {};
     if (state->encode(*flight, head)) sent = flight->sent;
@@ -132,9 +133,10 @@ struct SummationClient::State {
     const auto coding = coding_for(options.coding, piece.values.size() / size_of(piece.type));
     head.has_feedback = options.coding.error_feedback;
     head.parameter = coding.parameter;
+    head.has_l2_norm = coding.has_l2_norm;
     if (head.has_feedback) residuals.enter(piece.key);
     const bool fits = head.has_feedback ? residuals.encode(piece.key, coding, piece.type,
-                                                           piece.values, flight.sent)
+                                                           piece.values, flight.sent, piece.rate)
                                         : encode_sum(coding, piece.type, piece.values, flight.sent);
     if (fits) head.form = coding.form;
     return fits;
@@ -270,8 +272,8 @@ std::string SummationClient::left_out(uint64_t key) {
   return values;
 }
 
-void SummationClient::set_left_out(uint64_t key, std::string values) {
-  net::act_on(state_->endpoint, [&] { state_->residuals.keep(key, std::move(values)); });
+void SummationClient::set_left_out(uint64_t key, std::string values, double rate) {
+  net::act_on(state_->endpoint, [&] { state_->residuals.keep(key, std::move(values), rate); });
 }
 
 void SummationClient::push(std::vector<SummationPiece> pieces) {

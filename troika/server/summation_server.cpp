@@ -62,6 +62,7 @@ struct SummationServer::Sum {
   // sent plain.
   SumCoding coding = {};
   bool has_feedback = false;
+  double rate = 1;
 };
 
 struct SummationServer::Held {
@@ -176,7 +177,7 @@ void SummationServer::hold(const std::string& peer, Push push) {
 void SummationServer::answer_left_out(const std::string& peer, const Push& push) {
   const auto answer = std::make_shared<std::string>();
   if (push.head.action == SummationAction::set_left_out) {
-    residuals_->keep(push.head.key, push.message.substr(kPushHead));
+    residuals_->keep(push.head.key, push.message.substr(kPushHead), push.head.rate);
   } else {
     *answer = residuals_->residual(push.head.key);
   }
@@ -211,8 +212,9 @@ void SummationServer::add(const std::string& peer, Push push) {
   }
   confirm(peer, head);
   raise_level(peer, push);
-  if (head.form != SumForm::plain) sum.coding = {head.form, head.parameter};
+  if (head.form != SumForm::plain) sum.coding = {head.form, head.parameter, head.has_l2_norm};
   sum.has_feedback = head.has_feedback;
+  sum.rate = head.rate;
   sum.peers[head.rank] = peer;
   sum.pushes[head.rank] = std::move(push);
   for (; sum.added < sum.peers.size() && !sum.peers[sum.added].empty(); ++sum.added) {
@@ -263,7 +265,7 @@ void SummationServer::publish(uint64_t key, Sum& sum) {
   bool fits = false;
   if (sum.has_feedback) {
     residuals_->enter(key);
-    fits = residuals_->encode(key, sum.coding, type, values_of_mean, *encoded);
+    fits = residuals_->encode(key, sum.coding, type, values_of_mean, *encoded, sum.rate);
   } else {
     fits = encode_sum(sum.coding, type, values_of_mean, *encoded);
   }

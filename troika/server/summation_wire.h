@@ -1,6 +1,7 @@
 // The messages between summation servers and their workers. Internal to the room.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,7 +20,7 @@ inline constexpr net::Channel kReceived = kPushes + 3;    // the key and the rou
 inline constexpr net::Channel kLevels = kPushes + 4;      // see SummationServer
 inline constexpr net::Channel kMeans = 0x7376'0000'0000;  // and the key
 inline constexpr uint64_t kHello = ~uint64_t{0};          // the key of a push without values
-inline constexpr size_t kPushHead = 32;
+inline constexpr size_t kPushHead = 40;
 inline constexpr size_t kMostFailure = 4096;
 inline constexpr uint32_t kMostSummationWorkers = 1'000'000;
 
@@ -32,6 +33,8 @@ struct PushHead {
   SumForm form = SumForm::plain;
   bool has_feedback = false;
   uint32_t parameter = 0;  // see SumCoding
+  bool has_l2_norm = false;
+  double rate = 1;  // the learning rate of the step
 
   // Returns kPushHead bytes.
   std::string text() const {
@@ -44,8 +47,9 @@ struct PushHead {
     writer.number(type);
     writer.number(action);
     writer.number(form);
-    writer.number(static_cast<uint8_t>(has_feedback));
+    writer.number(static_cast<uint8_t>((has_feedback ? 1 : 0) + (has_l2_norm ? 2 : 0)));
     writer.number(parameter);
+    writer.number(rate);
     return bytes;
   }
   // Throws Error(server, failure) for a message that is not a push.
@@ -59,9 +63,13 @@ struct PushHead {
     head.type = reader.number<ValueType>();
     head.action = reader.number<SummationAction>();
     head.form = reader.number<SumForm>();
-    head.has_feedback = reader.number<uint8_t>() != 0;
+    const auto flags = reader.number<uint8_t>();
+    head.has_feedback = (flags & 1) != 0;
+    head.has_l2_norm = (flags & 2) != 0;
     head.parameter = reader.number<uint32_t>();
-    const bool is_known = head.type <= ValueType::float64 && head.form <= kLastSumForm &&
+    head.rate = reader.number<double>();
+    const bool is_known = flags <= 3 && std::isfinite(head.rate) && head.rate >= 0 &&
+                          head.type <= ValueType::float64 && head.form <= kLastSumForm &&
                           head.action <= SummationAction::probe && head.rank < head.workers &&
                           head.workers <= kMostSummationWorkers;
     if (is_known) return head;

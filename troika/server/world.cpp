@@ -28,8 +28,6 @@ constexpr const char* kWorker = "worker-";
 constexpr Milliseconds kBetweenAttempts{50}, kAttempt{500};
 // How late a process may come after a run has failed before it began, and still hear why.
 constexpr std::chrono::seconds kLateness{5};
-// A scheduler that is silent for this time is lost, for a worker that waits for servers.
-constexpr std::chrono::seconds kSilence{30};
 
 [[noreturn]] void refuse_variable(const std::string& name, const std::string& got,
                                   const std::string& expected) {
@@ -298,14 +296,16 @@ net::Endpoint& World::worker_endpoint() {
   return nodes_.back()->endpoint;
 }
 
-net::Endpoint& World::connected_endpoint(Deadline deadline) {
+net::Endpoint& World::connected_endpoint(Deadline deadline, net::Duration patience) {
   TROIKA_CHECK(worker_, "this process has no worker");
   auto& node = *nodes_.back();
+  const auto silence =
+      fmt::format("a scheduler silent for {:g} s", std::chrono::duration<double>(patience).count());
   std::vector<std::string> missing;
   std::string refusal;
   const auto are_connected = [&] {
     const auto now = worker_->surroundings();
-    refusal = now.scheduler_silence > kSilence ? "a scheduler silent for 30 s" : now.refusal;
+    refusal = now.scheduler_silence > patience ? silence : now.refusal;
     if (!refusal.empty()) return true;
     missing.clear();
     for (int i = 0; i < first_servers_; ++i) {

@@ -100,8 +100,10 @@ class World {
   // Blocks until all servers to begin with take part and this process's worker is connected to
   // them, and returns the worker's endpoint: for services of other kinds in a world without tables.
   // Throws Error(server): `timeout` that names the servers that are missing, `peer` if the run has
-  // ended without some; and CheckError without worker.
-  net::Endpoint& connected_endpoint(Deadline deadline);
+  // ended without some, or the scheduler has been silent for `patience`; and CheckError without
+  // worker.
+  net::Endpoint& connected_endpoint(Deadline deadline,
+                                    net::Duration patience = std::chrono::seconds(30));
   // The same as worker(), for the worker beside the scheduler.
   Worker& coordinating_worker(Deadline deadline);
   // The endpoint of this process's scheduler, to which all other processes are connected.

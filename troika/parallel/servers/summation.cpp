@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -25,26 +25,6 @@ namespace troika::parallel {
 namespace {
 
 constexpr std::string_view kMeasuredLinks = "measured";
-constexpr const char* kRank = "rank";
-
-std::string error_name(size_t bucket) {
-  return fmt::format("bucket{}.error", bucket);
-}
-
-std::string mean_error_name(size_t bucket) {
-  return fmt::format("bucket{}.mean_error", bucket);
-}
-
-// Whether it is a name in the state, for some bucket.
-bool is_name(std::string_view name) {
-  if (name == kRank) return true;
-  constexpr std::string_view kBucket = "bucket";
-  const auto dot = name.find('.');
-  if (!name.starts_with(kBucket) || dot == std::string_view::npos) return false;
-  const auto bucket = parse_int(name.substr(kBucket.size(), dot - kBucket.size()));
-  const auto kind = name.substr(dot);
-  return bucket && *bucket >= 0 && (kind == ".error" || kind == ".mean_error");
-}
 
 // Reads the bandwidths of links, those of spare machines first. Equal ones if there is no text.
 std::vector<double> links_from(const std::string& text, int workers, int64_t spares) {
@@ -80,6 +60,13 @@ size_t lead_for(double share, int64_t partition_bytes) {
   return static_cast<size_t>(partitions * static_cast<double>(partition_bytes));
 }
 
+std::vector<int> members_of(const comm::Group& group, const SummationOptions& options) {
+  if (!options.members.empty()) return options.members;
+  std::vector<int> all(static_cast<size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 server::ValueType type_of(const at::Tensor& flat) {
   return flat.scalar_type() == at::kDouble ? server::ValueType::float64
                                            : server::ValueType::float32;
@@ -92,7 +79,7 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
 
 SummationServers::SummationServers(const comm::Group& group, const SummationOptions& options,
                                    const server::WorldOptions& role)
-    : group_(group), options_(options) {
+    : group_(group), options_(options), momentum_(options.sums.momentum) {
   const bool is_launched = role.role != server::WorldRole::alone;
   const int64_t spares = options_.servers.count;
   if (!is_launched && spares > 0) {
@@ -104,7 +91,10 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
   }
   const auto& links = options_.sums.links;
   const bool is_measured = links == kMeasuredLinks;
-  shares_ = split_of(links_from(is_measured ? "" : links, group_.size(), spares), spares).shares();
+  const auto members = members_of(group_, options_);
+  const auto found = std::ranges::find(members, group_.rank());
+  const auto workers = static_cast<int>(members.size());
+  shares_ = split_of(links_from(is_measured ? "" : links, workers, spares), spares).shares();
   if (!is_launched && group_.size() == 1) return;
   server::WorldParts parts{.scheduler = scheduler_options(options_.servers),
                            .service = summation_service};
@@ -118,17 +108,19 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
       world_ = embedded_world(group_, options_.servers, std::move(parts));
     }
     auto& endpoint = world_->connected_endpoint(Deadline::after(group_.options().timeout));
+    const auto among_members =
+        is_measured ? group_.split(found == members.end() ? -1 : 0, group_.rank()) : std::nullopt;
+    if (found == members.end()) return;
     server::SummationClientOptions own{
-        .rank = static_cast<uint32_t>(group_.rank()),
-        .workers = static_cast<uint32_t>(group_.size()),
+        .rank = static_cast<uint32_t>(found - members.begin()),
+        .workers = static_cast<uint32_t>(workers),
         .servers = {},
         .credit_bytes = static_cast<size_t>(options_.sums.credit_bytes),
         .coding = options_.coding};
-    for (int64_t i = 0; i < spares + group_.size(); ++i) {
-      own.servers.push_back(fmt::format("server-{}", i));
-    }
-    if (options_.sums.links == kMeasuredLinks) {
-      link_rates_ = measure_links(group_, endpoint, own.servers);
+    for (int64_t i = 0; i < spares; ++i) own.servers.push_back(fmt::format("server-{}", i));
+    for (const int rank : members) own.servers.push_back(fmt::format("server-{}", spares + rank));
+    if (among_members) {
+      link_rates_ = measure_links(*among_members, endpoint, own.servers);
       shares_ = split_of(link_rates_, spares).shares();
     }
     for (const double share : shares_) {
@@ -175,9 +167,16 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
   }
   layout_ ^= server::kLayoutBit;
   missing_ = std::make_shared<std::vector<size_t>>(buckets.size());
+  momentum_.lay_out(buckets);
+}
+
+void SummationServers::expect_rate(double rate) {
+  rate_ = rate;
+  if (rate > 0 || !rate_of_errors_) rate_of_errors_ = rate;
 }
 
 void SummationServers::start(const Bucket& bucket) {
+  momentum_.apply(bucket);
   push(bucket, server::SummationAction::sum);
 }
 
@@ -218,7 +217,8 @@ void SummationServers::push(size_t bucket, char* values, server::SummationAction
                       .type = laid_[bucket].type,
                       .action = action,
                       .values = {values + partition.offset, static_cast<size_t>(partition.bytes)},
-                      .done = done});
+                      .done = done,
+                      .rate = rate_});
   }
   client_->push(std::move(pieces));
 }
@@ -226,105 +226,6 @@ void SummationServers::push(size_t bucket, char* values, server::SummationAction
 at::Tensor SummationServers::zeros_like_bucket(size_t bucket) const {
   const bool is_double = laid_[bucket].type == server::ValueType::float64;
   return at::zeros({laid_[bucket].count}, is_double ? at::kDouble : at::kFloat);
-}
-
-state::StateDict SummationServers::state() {
-  if (!client_ || !options_.coding.error_feedback) return {};
-  const auto lack = [](std::string_view why) {
-    log::warn("[parallel] a checkpoint lacks what codecs have left out: {}", why);
-    return state::StateDict();
-  };
-  if (!client_->is_idle()) return lack("gradients are under way");
-  state::StateDict result;
-  result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
-  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-    const auto own = zeros_like_bucket(bucket);
-    auto* const bytes = static_cast<char*>(own.data_ptr());
-    for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
-      std::ranges::copy(client_->left_out(layout_ | i), bytes + partitions_[i].offset);
-    }
-    result.emplace_back(error_name(bucket), own);
-  }
-  if (group_.rank() > 0) return result;
-  try {
-    act_alone([&] {
-      for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-        const auto of_means = zeros_like_bucket(bucket);
-        result.emplace_back(mean_error_name(bucket), of_means);
-        push(bucket, static_cast<char*>(of_means.data_ptr()), server::SummationAction::left_out,
-             {});
-      }
-    });
-  } catch (const Error& error) {
-    return lack(error.what());
-  }
-  return result;
-}
-
-void SummationServers::load_state(const state::StateDict& state) {
-  if (state.empty()) return;
-  std::map<std::string, at::Tensor> tensors;
-  size_t errors = 0, mean_errors = 0;  // with the sizes of these buckets
-  for (const auto& [name, tensor] : state) {
-    if (!is_name(name)) {
-      throw Error("parallel", ErrorKind::usage,
-                  {.what = "the state of summation servers",
-                   .got = name,
-                   .expected = "what codecs with error feedback have left out of buckets"});
-    }
-    tensors.emplace(name, tensor);
-  }
-  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-    const auto fits = [&](const std::string& name) {
-      const auto found = tensors.find(name);
-      return found != tensors.end() && found->second.numel() == laid_[bucket].count;
-    };
-    errors += fits(error_name(bucket)) ? 1 : 0;
-    mean_errors += fits(mean_error_name(bucket)) ? 1 : 0;
-  }
-  // All or none of each kind, and no more.
-  const bool is_whole =
-      (errors == 0 || errors == laid_.size()) && (mean_errors == 0 || mean_errors == laid_.size());
-  const size_t known = errors + mean_errors + tensors.count(kRank);
-  if (!client_ || !options_.coding.error_feedback || !is_whole || known != tensors.size()) {
-    return log::warn(
-        "[parallel] what codecs had left out of gradients is dropped: this run has other buckets "
-        "or no error feedback");
-  }
-  const auto rank = tensors.find(kRank);
-  const bool is_own = rank != tensors.end() && rank->second.item<int64_t>() == group_.rank();
-  for (size_t bucket = 0; is_own && errors > 0 && bucket < laid_.size(); ++bucket) {
-    const auto own = zeros_like_bucket(bucket).copy_(tensors.at(error_name(bucket)));
-    const auto* const bytes = static_cast<const char*>(own.data_ptr());
-    for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
-      const auto& partition = partitions_[i];
-      client_->set_left_out(layout_ | i,
-                            {bytes + partition.offset, static_cast<size_t>(partition.bytes)});
-    }
-  }
-  if (group_.rank() > 0 || mean_errors == 0) return;
-  std::vector<at::Tensor> of_means;  // until servers have them
-  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-    of_means.push_back(zeros_like_bucket(bucket).copy_(tensors.at(mean_error_name(bucket))));
-  }
-  act_alone([&] {
-    for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-      push(bucket, static_cast<char*>(of_means[bucket].data_ptr()),
-           server::SummationAction::set_left_out, {});
-    }
-  });
-}
-
-void SummationServers::act_alone(const std::function<void()>& pushes) {
-  try {
-    pushes();
-    const auto limit = limit_of(options_.servers);
-    client_->wait(Deadline::after(group_.options().timeout),
-                  [&] { return world_->trouble(limit); });
-  } catch (...) {
-    client_->drop();
-    throw;
-  }
 }
 
 void SummationServers::finish() {
@@ -357,6 +258,10 @@ void SummationServers::drop() {
 
 server::SummationTraffic SummationServers::traffic() {
   return client_ ? client_->traffic() : server::SummationTraffic{};
+}
+
+server::SummationTraffic SummationServers::traffic(size_t server) {
+  return client_ ? client_->traffic(server) : server::SummationTraffic{};
 }
 
 }  // namespace troika::parallel

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "troika/base/trace.h"
@@ -11,6 +12,7 @@
 #include "troika/layout/plan.h"
 #include "troika/layout/summation.h"
 #include "troika/parallel/bucket_sums.h"
+#include "troika/parallel/servers/bucket_momentum.h"
 #include "troika/server/summation.h"
 #include "troika/server/world.h"
 
@@ -21,6 +23,9 @@ struct SummationOptions {
   // rank's process has one more. The other values but limit_seconds are not used.
   layout::ServerExchange servers = {};
   layout::SummationExchange sums = {};
+  // The ranks that exchange buckets with servers, ascending; the mean is that of these ranks. The
+  // servers of other ranks' processes sum nothing. Empty: all ranks.
+  std::vector<int> members = {};
   // How gradients and means are sent. Sums are of the gradients' type.
   server::SummationCoding coding = {};
   // Records, on track "communication", a span "bucket" from the push of a bucket to its mean. Must
@@ -43,7 +48,8 @@ class SummationServers : public BucketSums {
   // Starts the servers in the ranks' processes, and joins those that were launched. A single rank
   // without launched servers has none. Called by all ranks; blocks for the group's timeout at most.
   // Throws Error(usage) for another number of servers than was launched and for links that do not
-  // fit, and the errors of server::World.
+  // fit, and the errors of server::World. Ranks that are no members only stay for the others: of
+  // the other functions, they may call all but start(), finish(), finish_any() and exchange().
   SummationServers(const comm::Group& group, const SummationOptions& options);
   // The same with a role that does not come from the environment.
   SummationServers(const comm::Group& group, const SummationOptions& options,
@@ -53,6 +59,9 @@ class SummationServers : public BucketSums {
   ~SummationServers() override;
 
   void lay_out(const std::vector<Bucket>& buckets) override;
+  // With error feedback, what was left out is multiplied by the rate of its step / that of the
+  // next.
+  void expect_rate(double rate) override;
   void start(const Bucket& bucket) override;
   // Throws Error(server, peer or timeout), or the group's error if it names a rank that is lost.
   void finish() override;
@@ -60,12 +69,17 @@ class SummationServers : public BucketSums {
   void drop() override;
   // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
   // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
-  // "rank" is the rank. Blocks; does not wait for other ranks. Empty, with a warning, if servers
-  // are lost or buckets are under way.
+  // "rate" is the last learning rate above 0. With momentum, "momentumP" is that of parameter P on
+  // this rank. "rank" is the rank. Blocks; does not wait for other ranks. Empty, with a warning, if
+  // servers are lost or buckets are under way.
   state::StateDict state() override;
-  // A rank that loads the errors of another rank's gradients has none, nor has one without them. If
-  // codecs give no feedback, or errors are not of all of these buckets, warns and loads none.
+  // A rank that loads the errors or momentum of another rank's gradients has none, nor has one
+  // without them. If this run keeps no such tensors, or they are not of all of these buckets, warns
+  // and loads none. Ranks that are no members ignore it.
   void load_state(const state::StateDict& state) override;
+
+  // Whether state() of this rank has tensors between steps.
+  bool has_state() const;
 
   // Makes the servers act on the values of these buckets, which were laid out, and replaces them by
   // what servers return. Blocks. Throws the errors of finish(). A single rank without launched
@@ -75,8 +89,10 @@ class SummationServers : public BucketSums {
   // The bytes of gradients that this rank has pushed and got back, including those of its own
   // process's server.
   server::SummationTraffic traffic();
+  // The same of one server: those of spare machines come first, then those of members.
+  server::SummationTraffic traffic(size_t server);
   // The bandwidths that were measured at the start, in bytes per second: those of spare machines'
-  // links, then those of ranks'. Empty: none were.
+  // links, then those of members'. Empty: none were, or this rank is no member.
   const std::vector<double>& link_rates() const { return link_rates_; }
 
  private:
@@ -101,8 +117,11 @@ class SummationServers : public BucketSums {
 
   comm::Group group_;
   const SummationOptions options_;
-  std::vector<double> shares_;      // by server
-  std::vector<double> link_rates_;  // by server
+  BucketMomentum momentum_;
+  double rate_ = 1;                       // of pushes
+  std::optional<double> rate_of_errors_;  // the last one above 0
+  std::vector<double> shares_;            // by server
+  std::vector<double> link_rates_;        // by server
   std::unique_ptr<server::World> world_;
   std::unique_ptr<server::SummationClient> client_;  // null: a single rank
   std::vector<layout::Partition> partitions_;        // keys are indices of it, and layout_

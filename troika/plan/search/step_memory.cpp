@@ -1,6 +1,7 @@
 // The memory of stages, and what offload adds to their times.
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "troika/layout/plan.h"
@@ -120,7 +121,13 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
   }
   if (settings.sums && replicas > 1) {
     const auto spares = static_cast<int>(problem_.cluster.spares.size());
-    parts.buckets += trained * layout::split_sums(replicas, spares).workers.front();
+    std::set<int> hosts;
+    for (int rank = 0; rank < replicas; ++rank) {
+      hosts.insert(links_[settings.profile].host(rank));
+    }
+    // Ranks of one host have one server if there are several hosts.
+    const int servers = hosts.size() > 1 ? static_cast<int>(hosts.size()) : replicas;
+    parts.buckets += trained * layout::split_sums(servers, spares).workers.front();
   }
   parts.buckets += message_bytes(settings, begin, end, kept);
   if (settings.offloads_activations) {

@@ -47,7 +47,8 @@ struct StepSettings {
   bool offloads_activations = false;
   BlockAxes axes = {};
   // Gradients are averaged by summation servers: one on each spare host, and one beside each
-  // replica. Such a plan has one stage, and no ZeRO, tensor or context axis, or offload.
+  // replica, or on each host with replicas if there are several: these sum first. Such a plan has
+  // one stage, and no ZeRO, tensor or context axis, or offload.
   bool sums = false;
 
   // The devices in groups that compute blocks together: what a stage's replicas count.

@@ -50,8 +50,11 @@ double StepModel::summation_seconds(const StepSettings& settings, int replicas,
   std::iota(spares.begin(), spares.end(), problem_.cluster.ranks());
   const auto bandwidths = links.bandwidths();
   double seconds = 0;
-  for (const auto& phase : collective_phases(
-           {.kind = CollectiveKind::summation, .bytes = bytes, .spares = spares}, ranks, links)) {
+  for (const auto& phase : collective_phases({.kind = CollectiveKind::summation,
+                           .bytes = bytes,
+                           .spares = spares,
+                           .sums_on_hosts = true},
+                                             ranks, links)) {
     double longest = 0;
     for (const auto& use : phase.uses) {
       longest = std::max(longest, use.weight / bandwidths[static_cast<size_t>(use.link)]);

@@ -1,200 +1,15 @@
 #include "troika/plan/simulation/collectives.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <map>
 
-#include "troika/base/error.h"
-#include "troika/layout/summation.h"
+#include "troika/plan/simulation/collective_rounds.h"
 
 namespace troika::plan {
 
 using layout::Algorithm;
 
 namespace {
-
-using Phases = std::vector<CollectivePhase>;
-
-// The messages of a phase.
-class Messages {
- public:
-  explicit Messages(const ClusterLinks& links) : links_(links) {}
-
-  void add(int from, int to, double bytes) {
-    const auto path = links_.path(from, to);
-    latency_ = std::max(latency_, path.latency);
-    largest_ = std::max(largest_, bytes);
-    for (const auto& use : path.uses) bytes_[use.link] += bytes * use.weight;
-  }
-
-  // `rounds` is the number of messages that follow each other, `reduced` is the time of the
-  // reduction in seconds.
-  CollectivePhase phase(double rounds, double reduced) const {
-    CollectivePhase phase{.seconds = rounds * latency_ + reduced, .bytes = largest_};
-    if (largest_ == 0) return phase;
-    for (const auto& [link, bytes] : bytes_) phase.uses.push_back({link, bytes / largest_});
-    return phase;
-  }
-
- private:
-  const ClusterLinks& links_;
-  double latency_ = 0;
-  double largest_ = 0;
-  std::map<int, double> bytes_;  // by link
-};
-
-// The phases of collectives among `ranks`.
-class Rounds {
- public:
-  Rounds(const std::vector<int>& ranks, const ClusterLinks& links, double reduce_per_byte)
-      : ranks_(ranks), links_(links), reduce_per_byte_(reduce_per_byte) {}
-
-  // `turns` is 2 for an all-reduce, and 1 for a reduce-scatter or an all-gather.
-  Phases ring(double bytes, int turns, bool reduces) const {
-    Messages messages(links_);
-    const double each = bytes * (size() - 1) / size();
-    for (int i = 0; i < size(); ++i) messages.add(at(i), at((i + 1) % size()), turns * each);
-    return {messages.phase(turns * (size() - 1), reduces ? each * reduce_per_byte_ : 0)};
-  }
-
-  Phases shift(double bytes) const {
-    Messages messages(links_);
-    for (int i = 0; i < size(); ++i) messages.add(at(i), at((i + 1) % size()), bytes);
-    return {messages.phase(1, 0)};
-  }
-
-  Phases all_to_all(double bytes) const {
-    Messages messages(links_);
-    for (int from = 0; from < size(); ++from) {
-      for (int to = 0; to < size(); ++to) {
-        if (from != to) messages.add(at(from), at(to), bytes / (size() - 1));
-      }
-    }
-    return {messages.phase(size() - 1, 0)};
-  }
-
-  // Pushes and means of different partitions are under way together.
-  Phases summation(double bytes, std::vector<int> servers) const {
-    const auto shares = layout::split_sums(size(), static_cast<int>(servers.size())).shares();
-    servers.insert(servers.end(), ranks_.begin(), ranks_.end());
-    Messages messages(links_);
-    for (size_t s = 0; s < servers.size(); ++s) {
-      for (const int rank : ranks_) {
-        messages.add(rank, servers[s], shares[s] * bytes);
-        messages.add(servers[s], rank, shares[s] * bytes);
-      }
-    }
-    const double most = std::ranges::max(shares) * bytes;
-    return {messages.phase(2, most * (size() - 1) * reduce_per_byte_)};
-  }
-
-  Phases recursive_doubling(double bytes) const {
-    Phases phases;
-    if (has_fold()) phases.push_back(fold(bytes, bytes, true));
-    for (int distance = 1; distance < power(); distance *= 2) {
-      phases.push_back(exchange(distance, bytes, bytes));
-    }
-    if (has_fold()) phases.push_back(fold(bytes, 0, false));
-    return phases;
-  }
-
-  // A reduce-scatter by halving, from the largest distance to the smallest, then an all-gather by
-  // doubling.
-  Phases rabenseifner(double bytes) const {
-    Phases phases;
-    if (has_fold()) {
-      phases.push_back(exchange_before(bytes / 2));
-      phases.push_back(fold(bytes / 2, 0, true));
-    }
-    double half = bytes;
-    for (int distance = power() / 2; distance > 0; distance /= 2) {
-      half /= 2;
-      phases.push_back(exchange(distance, half, half));
-    }
-    for (int distance = 1; distance < power(); distance *= 2, half *= 2) {
-      phases.push_back(exchange(distance, half, 0));
-    }
-    if (has_fold()) phases.push_back(fold(bytes, 0, false));
-    return phases;
-  }
-
-  // Each of two binary trees carries half of the data to its root and back.
-  Phases double_tree(double bytes) const {
-    const double segments = std::ceil(bytes / 2 / static_cast<double>(layout::kSegmentBytes));
-    const double rounds = std::bit_width(static_cast<unsigned>(size() - 1)) + segments;
-    Messages up(links_), down(links_);
-    for (const int shift : {0, 1}) {
-      for (int i = 0; i < size(); ++i) {
-        const int parent = parent_of((i + shift) % size());
-        if (parent < 0) continue;
-        const int to = at((parent + size() - shift) % size());
-        up.add(at(i), to, bytes / 2);
-        down.add(to, at(i), bytes / 2);
-      }
-    }
-    return {up.phase(rounds, bytes * reduce_per_byte_), down.phase(rounds, 0)};
-  }
-
- private:
-  int size() const { return static_cast<int>(ranks_.size()); }
-  int at(int member) const { return ranks_[static_cast<size_t>(member)]; }
-  // The largest power of two that is at most the number of members, and whether there are more
-  // members.
-  int power() const { return static_cast<int>(std::bit_floor(static_cast<unsigned>(size()))); }
-  bool has_fold() const { return power() < size(); }
-  // Returns the member at a position of the rounds. If there are r members more than `power()`,
-  // only the even members of the first 2r take part.
-  int member_at(int position) const {
-    const int extra = size() - power();
-    return position < extra ? 2 * position : position + extra;
-  }
-
-  // Before the rounds (`is_before`), each member that does not take part sends its data to its
-  // neighbour; after them, it gets the result.
-  CollectivePhase fold(double bytes, double reduced, bool is_before) const {
-    Messages messages(links_);
-    for (int i = 0; i < size() - power(); ++i) {
-      messages.add(at(is_before ? 2 * i + 1 : 2 * i), at(is_before ? 2 * i : 2 * i + 1), bytes);
-    }
-    return messages.phase(1, reduced * reduce_per_byte_);
-  }
-  // Before the rounds, each member that does not take part exchanges bytes with its neighbour, and
-  // both reduce what they get.
-  CollectivePhase exchange_before(double bytes) const {
-    Messages messages(links_);
-    for (int i = 0; i < size() - power(); ++i) {
-      messages.add(at(2 * i), at(2 * i + 1), bytes);
-      messages.add(at(2 * i + 1), at(2 * i), bytes);
-    }
-    return messages.phase(1, bytes * reduce_per_byte_);
-  }
-
-  CollectivePhase exchange(int distance, double bytes, double reduced) const {
-    Messages messages(links_);
-    for (int position = 0; position < power(); ++position) {
-      messages.add(at(member_at(position)), at(member_at(position ^ distance)), bytes);
-    }
-    return messages.phase(1, reduced * reduce_per_byte_);
-  }
-
-  // Returns the parent of a place in the in-order binary tree whose leaves are the even places; -1
-  // for the root.
-  int parent_of(int place) const {
-    int root = 0;
-    while ((root << 1 | 1) < size()) root = root << 1 | 1;
-    if (place == root) return -1;
-    do {
-      const int height = std::countr_one(static_cast<unsigned>(place));
-      place = place & (1 << (height + 1)) ? place - (1 << height) : place + (1 << height);
-    } while (place >= size());
-    return place;
-  }
-
-  const std::vector<int>& ranks_;
-  const ClusterLinks& links_;
-  const double reduce_per_byte_;
-};
 
 std::map<int, std::vector<int>> by_host(const std::vector<int>& ranks, const ClusterLinks& links) {
   std::map<int, std::vector<int>> hosts;
@@ -328,6 +143,33 @@ Phases reduce_scatter_or_all_gather(const Collective& collective, const std::vec
   return phases;
 }
 
+Phases summation_phases(const Collective& collective, const std::vector<int>& ranks,
+                        const ClusterLinks& links) {
+  const auto hosts = by_host(ranks, links);
+  const bool has_levels =
+      collective.sums_on_hosts && hosts.size() > 1 && hosts.size() < ranks.size();
+  if (!has_levels) {
+    return Rounds(ranks, links, collective.reduce_per_byte)
+        .summation(collective.bytes, collective.spares);
+  }
+  std::vector<int> roots;
+  std::vector<Phases> before, after;
+  for (const auto& [host, members] : hosts) {
+    const Rounds rounds(members, links, collective.reduce_per_byte);
+    roots.push_back(members.front());
+    before.push_back({rounds.to_first(collective.bytes, true)});
+    after.push_back({rounds.to_first(collective.bytes, false)});
+  }
+  std::ranges::sort(roots);
+  auto phases = together(before);
+  for (const auto& part : {Rounds(roots, links, collective.reduce_per_byte)
+                               .summation(collective.bytes, collective.spares),
+                           together(after)}) {
+    phases.insert(phases.end(), part.begin(), part.end());
+  }
+  return phases;
+}
+
 }  // namespace
 
 Phases collective_phases(const Collective& collective, const std::vector<int>& ranks,
@@ -342,8 +184,7 @@ Phases collective_phases(const Collective& collective, const std::vector<int>& r
     case CollectiveKind::all_to_all:
       return Rounds(ranks, links, 0).all_to_all(collective.bytes);
     case CollectiveKind::summation:
-      return Rounds(ranks, links, collective.reduce_per_byte)
-          .summation(collective.bytes, collective.spares);
+      return summation_phases(collective, ranks, links);
     default:
       return AllReduce(collective, ranks, links).phases();
   }

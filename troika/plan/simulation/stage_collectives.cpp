@@ -57,6 +57,10 @@ class RecipeMaker {
 
  private:
   bool is_summation() const { return run_.plan.exchange.method == ExchangeMethod::summation; }
+  bool sums_on_hosts() const {
+    const auto& sums = run_.plan.exchange.summation;
+    return !sums.asynchronous && sums.local_sums != "none";
+  }
   bool is_zero() const { return run_.plan.exchange.method == ExchangeMethod::zero; }
   size_t zero_group() const { return static_cast<size_t>(run_.plan.exchange.zero_group); }
 
@@ -68,7 +72,8 @@ class RecipeMaker {
                                        .algorithm = run_.all_reduce,
                                        .bytes = bytes,
                                        .reduce_per_byte = run_.reduce_per_byte,
-                                       .spares = spares_},
+                                       .spares = spares_,
+                                       .sums_on_hosts = sums_on_hosts()},
                                       group, links_));
     }
     return together(all);

@@ -19,6 +19,7 @@
 #include "troika/parallel/local_steps.h"
 #include "troika/parallel/replicas.h"
 #include "troika/parallel/servers/asynchronous_sums.h"
+#include "troika/parallel/servers/local_sums.h"
 #include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
 #include "troika/parallel/tensor/tensor_exchange.h"
@@ -60,7 +61,7 @@ parallel::ShardedOptions sharded_options(const layout::Plan& plan, const std::st
 }
 
 // How summation servers and ranks encode what they send, for a codec of ddp.hook.
-server::SummationCoding coding_of(const comm::CodecOptions& codec) {
+server::SummationCoding coding_of(const comm::CodecOptions& codec, const std::string& norm) {
   constexpr std::array<std::pair<std::string_view, server::SumForm>, 8> kForms{{
       {"none", server::SumForm::plain},
       {"fp16", server::SumForm::half},
@@ -83,6 +84,7 @@ server::SummationCoding coding_of(const comm::CodecOptions& codec) {
   return {.form = form->second,
           .density = codec.density,
           .block = static_cast<uint32_t>(codec.block),
+          .has_l2_norm = norm == "l2",
           .error_feedback = leaves_much && codec.error_feedback};
 }
 
@@ -176,16 +178,17 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
                    .got = "an optimizer of configure_optimizers()",
                    .expected = "one of optim.name"});
     }
-    const auto sums = std::make_shared<parallel::SummationServers>(
-        group, parallel::SummationOptions{.servers = exchange.servers,
-                                          .sums = exchange.summation,
-                                          .coding = coding_of(ddp.codec),
-                                          .trace = trace});
-    ddp.codec = {};
+    const parallel::SummationOptions sums{
+        .servers = exchange.servers,
+        .sums = exchange.summation,
+        .coding = coding_of(ddp.codec, exchange.summation.dither_norm),
+        .trace = trace};
     if (exchange.summation.asynchronous) {
-      return std::make_unique<parallel::AsynchronousSums>(task.module(), group, sums);
+      return std::make_unique<parallel::AsynchronousSums>(
+          task.module(), group, std::make_shared<parallel::SummationServers>(group, sums));
     }
-    ddp.sums = sums;
+    ddp.codec = {};
+    ddp.sums = parallel::make_summation(group, sums);
   }
   if (const auto& axis = groups.along(layout::Axis::tensor); axis.size() > 1) {
     if (values) parallel::make_same(groups.world(), task.module(), ddp.copy_state, *values);

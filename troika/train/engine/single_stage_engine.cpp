@@ -187,6 +187,8 @@ const layout::Schedule& SingleStageEngine::schedule_of(int64_t micro_batches) {
 StepResult SingleStageEngine::step(MicroBatches& batches) {
   TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
   exchange_->begin_training();
+  // A skipped step does not advance the schedule.
+  exchange_->expect_rate(learning_rate_(batches.step() - optimization_->skipped()));
   StepResult result;
   std::array<std::optional<ActiveMicroBatch>, 2> active;  // by the number's last bit
   const auto of = [&](int micro_batch) -> std::optional<ActiveMicroBatch>& {

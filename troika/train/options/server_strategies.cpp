@@ -70,7 +70,10 @@ void choose_byteps(Plan& plan, const TrainOptions& options, const Cluster&) {
                              .priorities = own.priorities,
                              .links = own.links,
                              .cross_barrier = own.cross_barrier,
-                             .asynchronous = own.asynchronous};
+                             .asynchronous = own.asynchronous,
+                             .local_sums = own.local_sums,
+                             .momentum = own.momentum,
+                             .dither_norm = own.dither_norm};
 }
 
 namespace {
@@ -120,6 +123,21 @@ void require_steps_in_parts(const TrainOptions& options, const Plan& plan) {
             fmt::format("statistics.every_n_steps {}", options.statistics.every_n_steps));
 }
 
+void require_plain_changes(const Plan& plan) {
+  const auto& sums = plan.exchange.summation;
+  const bool is_short = sums.local_sums == "fp16" || sums.local_sums == "bf16";
+  if (!sums.cross_barrier && sums.momentum == 0 && !is_short && plan.compression.codec == "none") {
+    return;
+  }
+  throw Error("train", ErrorKind::usage,
+              {.what = "byteps.asynchronous sends whole parameters after each step",
+               .got = fmt::format("byteps.cross_barrier {}, byteps.momentum {}, byteps.local_sums "
+                                  "{} and ddp.hook {}",
+                                  sums.cross_barrier, sums.momentum, sums.local_sums,
+                                  plan.compression.codec),
+               .expected = "false, 0, plain and none"});
+}
+
 }  // namespace
 
 void require_servers_fit(const TrainOptions& options, const Plan& plan) {
@@ -128,13 +146,23 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
     require_passes_of_all_samples(options, plan);
   }
   if (sums.cross_barrier) require_steps_in_parts(options, plan);
-  if (sums.asynchronous && (sums.cross_barrier || plan.compression.codec != "none")) {
+  if (sums.momentum > 0 && plan.mesh.ranks() == 1) {
     throw Error("train", ErrorKind::usage,
-                {.what = "byteps.asynchronous sends whole parameters after each step",
-                 .got = fmt::format("byteps.cross_barrier {} and ddp.hook {}", sums.cross_barrier,
-                                    plan.compression.codec),
-                 .expected = "false and none"});
+                {.what = "byteps.momentum is of gradients that are sent",
+                 .got = fmt::format("{} and one process, which sends none", sums.momentum),
+                 .expected = "0, or several processes",
+                 .hint = "optim.nesterov and optim.momentum do the same"});
   }
+  const auto& optimizer = options.optimizer;
+  if (sums.momentum > 0 && optimizer.momentum > 0 &&
+      (optimizer.name == "sgd" || optimizer.name == "lars")) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.momentum takes the place of the optimizer's",
+                 .got = fmt::format("byteps.momentum {} and optim.momentum {} of {}", sums.momentum,
+                                    optimizer.momentum, optimizer.name),
+                 .expected = "one of them, and 0"});
+  }
+  if (sums.asynchronous) require_plain_changes(plan);
 }
 
 }  // namespace troika::train

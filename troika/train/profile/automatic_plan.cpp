@@ -41,7 +41,12 @@ void require_searchable(const layout::Plan& plan, const std::string& warm_up) {
   std::string got;
   if (warm_up != layout::WithoutFlushes{}.warm_up) got = "pipeline.warm_up " + warm_up;
   if (plan.threads > 0 || !plan.keeps_replicas_equal()) got = "strategy " + plan.strategy;
-  if (plan.exchange.summation.cross_barrier) got = "byteps.cross_barrier true";
+  const auto& sums = plan.exchange.summation;
+  if (sums.cross_barrier) got = "byteps.cross_barrier true";
+  if (sums.momentum > 0) got = fmt::format("byteps.momentum {}", sums.momentum);
+  if (sums.local_sums != layout::SummationExchange{}.local_sums) {
+    got = "byteps.local_sums " + sums.local_sums;
+  }
   if (plan.compression.codec != "none") got = "ddp.hook " + plan.compression.codec;
   if (plan.sums_micro_batches && plan.micro_batches > 1) got = "a sum over micro-batches";
   if (got.empty()) return;

@@ -58,9 +58,10 @@ struct AutomaticPlan {
 //
 // The result is the same on all ranks. Collective; blocks. Throws the errors of measure_profile(),
 // and Error(usage) for options with features that the search does not know: replicas in threads,
-// steps without an exchange of gradients, and compressed gradients; for an unknown precision; for a
-// cluster of other ranks or servers than those of the run; and if a block, which must be measured,
-// does not fit in the memory of a rank.
+// steps without an exchange of gradients, compressed gradients, and momentum or other sums inside
+// machines than plain ones at summation servers; for an unknown precision; for a cluster of other
+// ranks or servers than those of the run; and if a block, which must be measured, does not fit in
+// the memory of a rank.
 AutomaticPlan find_plan(const TrainOptions& options, const data::Dataset& dataset,
                         const comm::Group& group, const AutomaticPlanOptions& asked = {});
 
