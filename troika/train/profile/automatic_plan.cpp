@@ -41,6 +41,7 @@ void require_searchable(const layout::Plan& plan, const std::string& warm_up) {
   if (warm_up != layout::WithoutFlushes{}.warm_up) got = "pipeline.warm_up " + warm_up;
   if (plan.threads > 0 || !plan.keeps_replicas_equal()) got = "strategy " + plan.strategy;
   if (plan.exchange.summation.cross_barrier) got = "byteps.cross_barrier true";
+  if (plan.exchange.summation.asynchronous) got = "byteps.asynchronous true";
   if (plan.compression.codec != "none") got = "ddp.hook " + plan.compression.codec;
   if (plan.sums_micro_batches && plan.micro_batches > 1) got = "a sum over micro-batches";
   if (got.empty()) return;
