@@ -97,6 +97,34 @@ TEST_F(SimulateCluster, SaysWhatDoesNotFit) {
   EXPECT_EQ(simulated("--plan plan.toml --sweep devices=2")["devices"][0]["fits"], false);
 }
 
+// Exchanges with servers that have no barrier. A rank computes for 6 s a step.
+TEST_F(SimulateCluster, SimulatesServersWithoutABarrier) {
+  const auto plan = [&](const std::string& method, const std::string& consistency) {
+    write_file_atomically(folder_ / "plan.toml",
+                          "[mesh]\naxes = \"data=2\"\n[exchange]\nmethod = \"" + method +
+                              "\"\n[servers]\nconsistency = \"" + consistency + "\"\n");
+  };
+  plan("downpour_sgd", "eventual");
+  const auto downpour = simulated("--plan plan.toml --slow 1,2 --trace trace.json");
+  EXPECT_EQ(downpour["seconds_by_step"].size(), 20u);
+  // A fetch waits for the push before it: 4 s and 0.5 s of latency, and again, which the fast rank
+  // waits for. Where both ranks use a link, it takes 4 s more.
+  EXPECT_LT(downpour["samples_per_second"], 4 / 9.0 + 4 / 12.0);
+  EXPECT_GT(downpour["samples_per_second"], 4 / 13.0 + 4 / 16.0);
+  EXPECT_GE(downpour["staleness"]["most"], 1);
+  EXPECT_THAT(read_file(folder_ / "trace.json"), HasSubstr("\"fetch\""));
+  EXPECT_EQ(simulated("--plan plan.toml --sweep devices=1,2")["devices"].size(), 2u);
+  EXPECT_THAT(refused("--plan plan.toml --profile profile.json --cluster cluster.toml --samples 9"),
+              HasSubstr("[simulate] --samples; got a plan of strategy plan, expected one of "));
+  plan("sandblaster_lbfgs", "sequential");
+  const auto batch =
+      simulated("--plan plan.toml --steps 3 --evaluations 2 --samples 64 --optimizer-rate 1e9");
+  EXPECT_EQ(batch["batch"]["passes"], 6);
+  EXPECT_EQ(batch["batch"]["portions"], 6 * 8);
+  EXPECT_GT(batch["step_seconds"], 2 * 8 * 6);
+  EXPECT_EQ(batch["samples_per_second"], 64 / batch["step_seconds"].get<double>());
+}
+
 TEST_F(SimulateCluster, SimulatesFailures) {
   const auto goodput = simulated(
       "--plan plan.toml --mean-between-failures 3600 --checkpoint-interval 600 "

@@ -10,22 +10,19 @@
 namespace troika::plan {
 namespace {
 
-TEST(RunSimulator, RefusesParameterServers) {
+TEST(RunSimulator, RefusesReplicasThatComeAndGo) {
   using layout::ExchangeMethod;
   SimulatedRun run;
   run.plan.mesh = layout::Mesh(layout::Axis::data, 2);
   run.cluster = layout::Cluster::uniform(1, 2);
   run.stages = {{.passes = {1, 1, 1}}};
-  for (const auto& [name, method] : {std::pair("servers", ExchangeMethod::servers),
-                                     {"downpour_sgd", ExchangeMethod::downpour},
-                                     {"sandblaster_lbfgs", ExchangeMethod::sandblaster},
-                                     {"quorum", ExchangeMethod::fault_tolerant}}) {
-    const bool is_exact = method == ExchangeMethod::sandblaster;
-    run.plan.exchange = {.method = method,
-                         .servers = {.consistency = is_exact ? "sequential" : "eventual"}};
+  for (const auto& [name, method] : {std::pair("quorum", ExchangeMethod::fault_tolerant),
+                                     {"collaborative", ExchangeMethod::collaborative}}) {
+    run.plan.exchange.method = method;
     EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                  fmt::format("[plan] exchange.method of a simulation; got {}, expected all_reduce, "
-                             "summation, zero or local_steps",
+                             "summation, zero, local_steps, servers, downpour_sgd or "
+                             "sandblaster_lbfgs",
                              name));
   }
 }
@@ -77,11 +74,10 @@ TEST(RunSimulator, SummationServersTakeTheTimeOfTheSplit) {
   EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                "[plan] servers.count; got 2, expected at most 1, the hosts of the cluster without "
                "ranks");
-  run.plan.exchange.summation.asynchronous = true;
+  run.plan.exchange.summation.links = "1,1,1,1";
   EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
-               "[plan] summation servers of a simulation; got summation.cross_barrier false, "
-               "asynchronous true and links ``, expected false, false and equal links, which are "
-               "the cluster's");
+               "[plan] summation.links of a simulation; got 1,1,1,1, expected equal links, which "
+               "are the cluster's");
 }
 
 }  // namespace

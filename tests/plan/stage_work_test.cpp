@@ -10,6 +10,7 @@
 
 #include "tests/layout/cluster_levels.h"
 #include "tests/support/errors.h"
+#include "troika/plan/simulation/cluster_links.h"
 #include "troika/plan/simulation/run_simulator.h"
 #include "troika/plan/simulation/run_trace.h"
 #include "troika/plan/simulation/sweep.h"
@@ -116,6 +117,9 @@ TEST(StageWork, FillsBucketsFromTheLastBlockOn) {
   EXPECT_EQ(stages[0].buckets[1].seconds_before_end, 2);
   EXPECT_EQ(stages[0].buckets[2].bytes, 1000);
   EXPECT_EQ(stages[0].buckets[2].seconds_before_end, 0);
+  EXPECT_EQ(stages[0].buckets[0].forward_seconds_before, 3);
+  EXPECT_EQ(stages[0].buckets[1].forward_seconds_before, 1);
+  EXPECT_EQ(stages[0].buckets[2].forward_seconds_before, 0);
 }
 
 TEST(StageWork, SharesMemoryWithZero) {

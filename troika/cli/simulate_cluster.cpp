@@ -16,6 +16,7 @@
 #include "troika/cli/refuse_argument.h"
 #include "troika/cli/simulated_results.h"
 #include "troika/layout/schedules/inventory.h"
+#include "troika/plan/simulation/cluster_links.h"
 #include "troika/plan/simulation/run_trace.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/model_sizes.h"
@@ -181,10 +182,16 @@ plan::SweptRun run_asked(const ClusterArguments& arguments,
     }
     slow.push_back(given);
   }
-  constexpr int kBetweenDrains = 100;
-  run.steps = arguments.steps > 0          ? arguments.steps
-              : run.plan.is_asynchronous() ? kBetweenDrains
-                                           : 1;
+  // Between drains of a pipeline, and of other steps that overlap.
+  constexpr int kBetweenDrains = 100, kOverlapping = 20;
+  const int overlapping = run.plan.is_asynchronous() ? kBetweenDrains : kOverlapping;
+  run.steps = arguments.steps > 0 ? arguments.steps : run.overlaps_steps() ? overlapping : 1;
+  if ((arguments.samples > 0 || arguments.evaluations > 0) && !run.plan.steps_on_all_samples()) {
+    refuse_argument("simulate", arguments.samples > 0 ? "--samples" : "--evaluations",
+                    "a plan of strategy " + run.plan.strategy, "one of strategy sandblaster");
+  }
+  run.batch_micro_batches = arguments.samples / asked.profile.micro_batch;
+  run.evaluations = std::max(arguments.evaluations, 1);
   asked.work.optimizer_bytes_per_second = arguments.optimizer_rate;
   asked.work.pass_overhead = arguments.pass_overhead;
   return asked;
@@ -214,7 +221,8 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
       "--profile", arguments.profile,
       "file with times and bytes of the model's blocks: simulates a plan on a cluster");
   add("--cluster", arguments.cluster, "file with hosts, devices and links; docs/plan.md");
-  add("--steps", arguments.steps, "steps to simulate; default: 1, without flushes 100")
+  add("--steps", arguments.steps,
+      "steps to simulate; default: 1, without flushes 100, with servers without a barrier 20")
       ->check(CLI::Range(1, 100'000));
   std::vector<std::string> names;
   for (const auto& [name, algorithm] : kAlgorithms) names.push_back(name);
@@ -226,6 +234,12 @@ std::vector<CLI::Option*> add_cluster_options(CLI::App& command, ClusterArgument
   add("--pass-overhead", arguments.pass_overhead,
       "seconds of a pass of a stage that do not depend on the number of samples; default: 0")
       ->check(times);
+  add("--samples", arguments.samples,
+      "sandblaster: samples of a pass; default: a micro-batch of the profile for each portion")
+      ->check(positive);
+  add("--evaluations", arguments.evaluations,
+      "sandblaster: passes of an iteration, one for each point of its line search; default: 1")
+      ->check(CLI::Range(1, 1000));
   add("--jitter", arguments.disturbances.jitter,
       "standard deviation of the time of a pass, as a fraction of the time; default: 0")
       ->check(between(0, 10));

@@ -24,6 +24,8 @@ struct ClusterArguments {
   int steps = 0;  // 0: the default
   double optimizer_rate = 0;
   double pass_overhead = 0;
+  double samples = 0;   // of a pass of sandblaster; 0: the default
+  int evaluations = 0;  // of an iteration of sandblaster; 0: the default
   plan::Disturbances disturbances;
   std::vector<double> stragglers;  // share and factor
   std::vector<std::string> slow;   // RANK,FACTOR

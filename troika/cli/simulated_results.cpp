@@ -103,6 +103,32 @@ void print_memory(const plan::RunSimulation& simulation, const layout::Cluster& 
              human_bytes(static_cast<double>(cluster.devices_of(beyond).memory_bytes)));
 }
 
+// The numbers of exchanges with servers.
+void print_servers(const plan::RunSimulation& simulation) {
+  if (const auto& staleness = simulation.staleness) {
+    fmt::print("staleness    {:.4g} in the mean of {}, at most {}\n", staleness->mean,
+               staleness->count, staleness->most);
+  }
+  if (const auto& batch = simulation.batch) {
+    fmt::print("passes       {}, with {} portion{}, {} backup{} and {} dropped result{}\n",
+               batch->passes, batch->portions, plural(batch->portions), batch->backups,
+               plural(batch->backups), batch->dropped, plural(batch->dropped));
+  }
+}
+
+void add_servers(ordered_json& json, const plan::RunSimulation& simulation) {
+  if (const auto& staleness = simulation.staleness) {
+    json["staleness"] = {
+        {"mean", staleness->mean}, {"most", staleness->most}, {"count", staleness->count}};
+  }
+  if (const auto& batch = simulation.batch) {
+    json["batch"] = {{"passes", batch->passes},
+                     {"portions", batch->portions},
+                     {"backups", batch->backups},
+                     {"dropped", batch->dropped}};
+  }
+}
+
 }  // namespace
 
 ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simulation) {
@@ -112,9 +138,8 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
   const auto steps = static_cast<double>(simulation.step_seconds.size());
   const auto [least, most] = std::ranges::minmax(simulation.step_seconds);
   const double step = simulation.seconds / steps;
-  const double replicas = plan.mesh.has_uneven_stages() ? 1 : plan.mesh.size(layout::Axis::data);
-  const double samples = static_cast<double>(plan.micro_batches) * replicas *
-                         asked.profile.micro_batch * asked.work.samples;
+  const double samples =
+      run.micro_batches_of_step() * asked.profile.micro_batch * asked.work.samples;
   fmt::print("plan         {}: {} rank{} on {} device{}\n",
              plan.mesh.text().empty() ? "one rank" : plan.mesh.text(), ranks, plural(ranks),
              devices, plural(devices));
@@ -125,6 +150,7 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
       steps > 1 ? fmt::format(", from {:.6g} to {:.6g} s in {} steps", least, most, steps) : "");
   fmt::print("samples      {:.6g} a step, {:.6g} a second\n", samples, samples / step);
   fmt::print("bubble rate  {:.4f}\n", simulation.bubble_rate);
+  print_servers(simulation);
   const plan::ClusterLinks links(run.cluster);
   const auto shares = link_shares(links, simulation);
   print_places(plan.mesh, simulation, links, shares);
@@ -143,19 +169,20 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
                        {"busy_share", share.busy},
                        {"use", share.used}});
   }
-  return {{"mesh", plan.mesh.text()},
-          {"schedule", plan.schedule},
-          {"micro_batches", plan.micro_batches},
-          {"devices", devices},
-          {"idle_devices", devices - ranks},
-          {"step_seconds", step},
-          {"seconds_by_step", simulation.step_seconds},
-          {"samples_per_second", samples / step},
-          {"makespan", simulation.makespan},
-          {"bubble_rate", simulation.bubble_rate},
-          {"fits", !beyond},
-          {"ranks", by_rank},
-          {"links", by_link}};
+  ordered_json json{{"mesh", plan.mesh.text()},
+                    {"schedule", plan.schedule},
+                    {"micro_batches", plan.micro_batches},
+                    {"devices", devices},
+                    {"idle_devices", devices - ranks},
+                    {"step_seconds", step},
+                    {"seconds_by_step", simulation.step_seconds},
+                    {"samples_per_second", samples / step},
+                    {"makespan", simulation.makespan},
+                    {"bubble_rate", simulation.bubble_rate},
+                    {"ranks", by_rank},
+                    {"links", by_link}};
+  add_servers(json, simulation);
+  return json;
 }
 
 ordered_json show(const plan::Goodput& goodput) {

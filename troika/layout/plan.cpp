@@ -286,20 +286,6 @@ std::string Plan::text() const {
   return make_table(written).to_toml();
 }
 
-int64_t Plan::sharing_ranks(int place) const {
-  if (exchange.method != ExchangeMethod::zero) return 1;
-  if (exchange.zero_group > 0) return exchange.zero_group;
-  return mesh.replicas(place) * mesh.size(Axis::context);
-}
-
-int64_t Plan::sharing_ranks() const {
-  int64_t most = 1;
-  for (int place = 0; place < mesh.size(Axis::pipeline); ++place) {
-    most = std::max(most, sharing_ranks(place));
-  }
-  return most;
-}
-
 void Plan::verify() const {
   const bool is_zero = exchange.method == ExchangeMethod::zero;
   const auto method = std::string("exchange.method ") + method_name(exchange.method);
@@ -390,13 +376,13 @@ const ScheduleRow& row_of(const Plan& plan) {
 Schedule schedule_of(const Plan& plan) {
   const bool gathers =
       plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
-  const bool is_one = plan.schedule == kOneStageSchedule;
-  if (is_one && plan.micro_batches > kMostPipelinePasses) {
-    refuse("schedule one_stage", fmt::format("{} micro-batches", plan.micro_batches),
-           "10^6 or less");
-  }
-  if (is_one)
+  if (plan.schedule == kOneStageSchedule) {
+    if (plan.micro_batches > kMostPipelinePasses) {
+      refuse("schedule one_stage", fmt::format("{} micro-batches", plan.micro_batches),
+             "10^6 or less");
+    }
     return one_stage(static_cast<int>(plan.micro_batches), plan.stages.tensor_overlap ? 2 : 1);
+  }
   if (plan.schedule == kCustomSchedule) return custom_schedule(plan);
   if (plan.schedule == kAutomaticSchedule) {
     refuse("schedule auto without measured times", "a plan", "a run, which measures them");

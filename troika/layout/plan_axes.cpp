@@ -34,6 +34,20 @@ void verify_tensor_overlap(const Plan& plan) {
 
 }  // namespace
 
+int64_t Plan::sharing_ranks(int place) const {
+  if (exchange.method != ExchangeMethod::zero) return 1;
+  if (exchange.zero_group > 0) return exchange.zero_group;
+  return mesh.replicas(place) * mesh.size(Axis::context);
+}
+
+int64_t Plan::sharing_ranks() const {
+  int64_t most = 1;
+  for (int place = 0; place < mesh.size(Axis::pipeline); ++place) {
+    most = std::max(most, sharing_ranks(place));
+  }
+  return most;
+}
+
 void verify_axes(const Plan& plan) {
   const auto& mesh = plan.mesh;
   const auto& stages = plan.stages;

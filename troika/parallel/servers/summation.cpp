@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <memory>
 #include <numeric>
@@ -15,6 +14,7 @@
 #include "troika/base/log.h"
 #include "troika/base/text.h"
 #include "troika/compat/torch.h"
+#include "troika/layout/lead_bytes.h"
 #include "troika/parallel/servers/embedded_world.h"
 #include "troika/parallel/servers/group_error.h"
 #include "troika/parallel/servers/launched_world.h"
@@ -49,15 +49,6 @@ std::vector<double> links_from(const std::string& text, int workers, int64_t spa
 layout::SummationSplit split_of(std::span<const double> links, int64_t spares) {
   return layout::split_sums(links.subspan(static_cast<size_t>(spares)),
                             links.first(static_cast<size_t>(spares)));
-}
-
-// Returns the bytes that a rank may push to a server of this share before the slowest rank has
-// pushed as much there. They are in proportion to shares, so that all servers finish at the same
-// time, and enough to keep links busy (bench/byteps).
-size_t lead_for(double share, int64_t partition_bytes) {
-  constexpr double kPartitions = 8;  // at all servers
-  const auto partitions = std::max(1.0, std::ceil(kPartitions * share));
-  return static_cast<size_t>(partitions * static_cast<double>(partition_bytes));
 }
 
 std::vector<int> members_of(const comm::Group& group, const SummationOptions& options) {
@@ -126,7 +117,8 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
     for (const double share : shares_) {
       // Workers whose updates are added at once do not keep together.
       if (options_.sums.asynchronous) break;
-      own.lead_bytes.push_back(lead_for(share, options_.sums.partition_bytes));
+      own.lead_bytes.push_back(
+          static_cast<size_t>(layout::lead_bytes(share, options_.sums.partition_bytes)));
     }
     client_ = std::make_unique<server::SummationClient>(endpoint, std::move(own));
   });

@@ -82,4 +82,14 @@ std::vector<int> ClusterLinks::links_of(int rank) const {
   return links;
 }
 
+layout::Cluster with_measured_links(layout::Cluster cluster, const layout::Profile& profile) {
+  const auto take = [](layout::Link& link, const layout::MeasuredLink& measured) {
+    if (link == layout::Link{}) link = measured.link;
+  };
+  take(cluster.group, profile.group);
+  take(cluster.host, profile.host);
+  take(cluster.network, profile.network);
+  return cluster;
+}
+
 }  // namespace troika::plan

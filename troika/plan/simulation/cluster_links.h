@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "troika/layout/cluster.h"
+#include "troika/layout/profile.h"
 #include "troika/plan/simulation/shared_links.h"
 
 namespace troika::plan {
@@ -57,5 +58,8 @@ class ClusterLinks {
   std::vector<Device> devices_;
   std::vector<std::string> groups_;  // names
 };
+
+// Returns the cluster with the profile's links at levels whose latency and bandwidth are unknown.
+layout::Cluster with_measured_links(layout::Cluster cluster, const layout::Profile& profile);
 
 }  // namespace troika::plan

@@ -8,6 +8,7 @@
 #include "troika/plan/simulation/event_loop.h"
 #include "troika/plan/simulation/rank_state.h"
 #include "troika/plan/simulation/run_account.h"
+#include "troika/plan/simulation/server_runs.h"
 #include "troika/plan/simulation/stage_collectives.h"
 
 namespace troika::plan {
@@ -364,6 +365,13 @@ class Simulator {
 
 RunSimulation simulate_run(const SimulatedRun& run) {
   run.verify();
+  const auto& exchange = run.plan.exchange;
+  if (exchange.method == layout::ExchangeMethod::servers) return simulate_parameter_servers(run);
+  if (exchange.method == layout::ExchangeMethod::downpour) return simulate_downpour(run);
+  if (exchange.method == layout::ExchangeMethod::sandblaster) return simulate_sandblaster(run);
+  if (exchange.summation.cross_barrier || exchange.summation.asynchronous) {
+    return simulate_summation(run);
+  }
   return Simulator(run).simulate();
 }
 

@@ -1,6 +1,7 @@
 // Steps of a training run on a cluster, simulated event by event.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,23 @@ struct SimulatedSpan {
   double bytes = -1;
 };
 
+// How old the parameters are from which ranks compute. Parameter servers: by how many steps of all
+// ranks those of a step lack gradients. Other methods: for each push, the number of pushes of
+// others between the rank's fetch of the parameters and this push.
+struct Staleness {
+  double mean = 0;
+  int64_t most = 0;
+  int64_t count = 0;  // of steps or pushes
+};
+
+// Passes over the samples in portions (Sandblaster).
+struct BatchCounts {
+  int64_t passes = 0;
+  int64_t portions = 0;  // whose results counted
+  int64_t dropped = 0;   // results that did not count, also of portions that were given up
+  int64_t backups = 0;   // portions that were given to an idle replica once more
+};
+
 struct RunSimulation {
   // From the end of the step before, on the last rank to end it, to this step's end.
   std::vector<double> step_seconds;
@@ -43,7 +61,9 @@ struct RunSimulation {
   std::vector<RankUse> ranks;
   // By link of ClusterLinks; of all steps.
   std::vector<LinkTraffic> links;
-  std::vector<SimulatedSpan> spans;  // if asked for
+  std::vector<SimulatedSpan> spans;         // if asked for
+  std::optional<Staleness> staleness = {};  // of asynchronous exchanges with servers
+  std::optional<BatchCounts> batch = {};    // of Sandblaster
 };
 
 // Carries out the plan's schedule on every rank:
@@ -62,6 +82,23 @@ struct RunSimulation {
 //
 // A plan without flushes fills its pipeline, makes all steps, and drains; a step of the result ends
 // when the last stage to make it has.
+//
+// Exchanges with servers that have no barrier have ranks with the whole model:
+// - summation with cross_barrier: a bucket is pushed when its gradients are ready, partition by
+//   partition, with priorities and credit. The optimizer steps a bucket's parameters when its mean
+//   is there, before the first block of the next step that uses them.
+// - summation with asynchronous: a rank steps, pushes its parameters, and takes the servers' values
+//   without a wait for other ranks.
+// - servers: a rank pushes its gradients, and pulls the parameters when the servers have applied
+// the
+//   steps that the consistency asks for.
+// - downpour: replicas compute, fetch and push beside each other; servers apply pushes one after
+// the
+//   other.
+// - sandblaster: an iteration has rounds of vector operations at the servers, and passes in
+//   portions, which the replicas compute one after the other (layout::Portions).
+// Where replicas do not wait for each other, a step of the result is as many steps of replicas as
+// there are replicas, in the order in which they end; the simulation ends with the last of these.
 //
 // Without links (latency 0, bandwidth unknown), replicas, and disturbances, passes begin and end
 // when layout::replay() says. Deterministic. Throws the errors of SimulatedRun::verify() and

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,18 +28,65 @@ bool is_local(const layout::Plan& plan) {
 // The split of a simulation is that of equal links.
 void verify_summation(const SimulatedRun& run) {
   const auto& sums = run.plan.exchange.summation;
-  if (sums.cross_barrier || sums.asynchronous ||
-      !(sums.links.empty() || sums.links == "measured")) {
-    refuse("summation servers of a simulation",
-           fmt::format("summation.cross_barrier {}, asynchronous {} and links `{}`",
-                       sums.cross_barrier, sums.asynchronous, sums.links),
-           "false, false and equal links, which are the cluster's");
+  if (!(sums.links.empty() || sums.links == "measured")) {
+    refuse("summation.links of a simulation", sums.links, "equal links, which are the cluster's");
+  }
+  if (sums.cross_barrier && sums.asynchronous) {
+    refuse("summation.asynchronous of summation.cross_barrier", "true", "one of them");
+  }
+  std::set<int> hosts;
+  const int ranks = run.plan.mesh.ranks();
+  for (int rank = 0; rank < ranks; ++rank) hosts.insert(run.cluster.devices_of(rank).host);
+  const auto count = std::ssize(hosts);
+  if (sums.cross_barrier && sums.local_sums != "none" && count > 1 && count < ranks) {
+    refuse("summation.local_sums of a simulation with summation.cross_barrier", sums.local_sums,
+           "none, or one rank on each host");
   }
   const int64_t wanted = run.plan.exchange.servers.count, spares = std::ssize(run.spare_devices());
   if (wanted > spares) {
     refuse("servers.count", std::to_string(wanted),
            fmt::format("at most {}, the hosts of the cluster without ranks", spares));
   }
+}
+
+// Replicas of one rank each, and servers without copies and filters.
+void verify_replicas(const SimulatedRun& run) {
+  const auto& plan = run.plan;
+  const auto& mesh = plan.mesh;
+  const bool is_one_stage = plan.schedule == layout::kOneStageSchedule;
+  if (mesh.has_uneven_stages() || mesh.ranks() != mesh.size(layout::Axis::data) || !is_one_stage) {
+    refuse("replicas of a simulation",
+           fmt::format("mesh {} and schedule {}", mesh.text(), plan.schedule),
+           "a data axis only, and schedule one_stage");
+  }
+  const auto& servers = plan.exchange.servers;
+  const auto filters = servers.push_filters + servers.pull_filters;
+  if (servers.replicas > 0 || !filters.empty()) {
+    refuse("servers of a simulation",
+           fmt::format("{} copies and filters \"{}\"", servers.replicas, filters),
+           "no copies and no filters");
+  }
+  const bool is_sandblaster = plan.exchange.method == layout::ExchangeMethod::sandblaster;
+  if (is_sandblaster && plan.micro_batches > 1) {
+    refuse("schedule.micro_batches of exchange.method sandblaster_lbfgs",
+           std::to_string(plan.micro_batches), "1");
+  }
+  if (run.evaluations < 1 || !(run.batch_micro_batches >= 0)) {
+    refuse("passes of an iteration, and their micro-batches",
+           fmt::format("{} and {:g}", run.evaluations, run.batch_micro_batches),
+           "at least 1 and at least 0");
+  }
+}
+
+// The first devices of hosts that come after those with ranks.
+std::vector<int> devices_without_ranks(const SimulatedRun& run) {
+  const ClusterLinks links(run.cluster);
+  std::vector<int> devices;
+  int host = links.host(run.plan.mesh.ranks() - 1);
+  for (int device = run.plan.mesh.ranks(); device < links.ranks(); ++device) {
+    if (std::exchange(host, links.host(device)) != host) devices.push_back(device);
+  }
+  return devices;
 }
 
 // Returns the actions with whole backward passes of the stages that do not split them.
@@ -78,13 +128,48 @@ bool SimulatedRun::averages_parameters(int step) const {
   return is_local(plan) && after_warmup > 0 && after_warmup % exchange.period == 0;
 }
 
+bool SimulatedRun::overlaps_steps() const {
+  const auto& sums = plan.exchange.summation;
+  const bool overlaps_sums = sums.cross_barrier || sums.asynchronous;
+  const bool has_servers = plan.has_servers() && !plan.steps_on_all_samples();
+  return plan.is_asynchronous() || overlaps_sums || has_servers;
+}
+
+double SimulatedRun::micro_batches_of_step() const {
+  if (plan.steps_on_all_samples()) return static_cast<double>(portions()) * portion_micro_batches();
+  const int replicas = plan.mesh.has_uneven_stages() ? 1 : plan.mesh.size(layout::Axis::data);
+  return static_cast<double>(plan.micro_batches) * replicas;
+}
+
+int64_t SimulatedRun::portions() const {
+  return plan.exchange.sandblaster.portions * plan.mesh.ranks();
+}
+
+double SimulatedRun::portion_micro_batches() const {
+  return batch_micro_batches > 0 ? batch_micro_batches / static_cast<double>(portions()) : 1;
+}
+
 std::vector<int> SimulatedRun::spare_devices() const {
-  const ClusterLinks links(cluster);
+  auto devices = devices_without_ranks(*this);
+  const auto count = static_cast<size_t>(plan.exchange.servers.count);
+  devices.resize(std::min(devices.size(), count));
+  return devices;
+}
+
+std::vector<int> SimulatedRun::server_devices() const {
+  std::vector<int> ranks(static_cast<size_t>(plan.mesh.ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (!plan.has_servers()) {
+    auto devices = spare_devices();
+    devices.insert(devices.end(), ranks.begin(), ranks.end());
+    return devices;
+  }
+  auto hosts = devices_without_ranks(*this);
+  if (hosts.empty()) hosts = ranks;
+  const auto wanted = static_cast<size_t>(plan.exchange.servers.count);
   std::vector<int> devices;
-  int host = links.host(plan.mesh.ranks() - 1);
-  for (int device = plan.mesh.ranks(); device < links.ranks(); ++device) {
-    if (std::ssize(devices) == plan.exchange.servers.count) break;
-    if (std::exchange(host, links.host(device)) != host) devices.push_back(device);
+  for (size_t i = 0; i < (wanted > 0 ? wanted : hosts.size()); ++i) {
+    devices.push_back(hosts[i % hosts.size()]);
   }
   return devices;
 }
@@ -100,16 +185,9 @@ void SimulatedRun::verify() const {
   if (plan.threads > 0) {
     refuse("mesh.threads of a simulation", std::to_string(plan.threads), "0");
   }
-  constexpr const char* kMethods = "all_reduce, summation, zero or local_steps";
-  if (plan.has_servers()) {
-    const bool is_downpour = plan.exchange.method == layout::ExchangeMethod::downpour;
-    const bool is_sandblaster = plan.exchange.method == layout::ExchangeMethod::sandblaster;
-    refuse("exchange.method of a simulation",
-           is_downpour      ? "downpour_sgd"
-           : is_sandblaster ? "sandblaster_lbfgs"
-                            : "servers",
-           kMethods);
-  }
+  if (plan.has_servers()) verify_replicas(*this);
+  constexpr const char* kMethods =
+      "all_reduce, summation, zero, local_steps, servers, downpour_sgd or sandblaster_lbfgs";
   if (plan.exchange.method == layout::ExchangeMethod::fault_tolerant) {
     refuse("exchange.method of a simulation", "quorum", kMethods);
   }
@@ -137,6 +215,10 @@ void SimulatedRun::verify() const {
   if (stages.size() != 1 && stages.size() != static_cast<size_t>(inventory.stages)) {
     refuse("stages of a simulation", std::to_string(stages.size()),
            fmt::format("one for all, or {}, as schedule {} has", inventory.stages, plan.schedule));
+  }
+  const auto& sums = plan.exchange.summation;
+  if ((sums.cross_barrier || sums.asynchronous) && stage(0).buckets.empty()) {
+    refuse("gradients of a simulation with summation servers", "none", "a model with parameters");
   }
 }
 

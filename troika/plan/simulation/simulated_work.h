@@ -19,6 +19,8 @@ struct GradientBucket {
   double bytes = 0;
   // The time from when the bucket's last gradient is ready to the end of the stage's backward pass.
   double seconds_before_end = 0;
+  // The time of the stage's forward pass before its first block whose gradients are in the bucket.
+  double forward_seconds_before = 0;
 };
 
 // Sums over the ranks of a tensor axis in a pass, one after the other.
@@ -101,6 +103,10 @@ struct SimulatedRun {
   double reduce_per_byte = 0;  // seconds per byte that a rank reduces in a collective
   Disturbances disturbances = {};
   int steps = 1;  // without flushes: those between two drains
+  // Method sandblaster: the micro-batches of a pass over the samples (0: one for each portion), and
+  // the passes of an iteration, one for each point of its line search.
+  double batch_micro_batches = 0;
+  int evaluations = 1;
   bool records_trace = false;
 
   // Returns the work of a stage of the plan's schedule.
@@ -113,9 +119,20 @@ struct SimulatedRun {
   // Whether a step, counted from 0, averages gradients, and whether it averages parameters.
   bool averages_gradients(int step) const;
   bool averages_parameters(int step) const;
+  // Whether a step begins on a rank before the step before it has ended on others, or on this rank.
+  bool overlaps_steps() const;
+  // Returns the micro-batches of all replicas in a step.
+  double micro_batches_of_step() const;
+  // Method sandblaster: the portions of a pass, and the micro-batches of each.
+  int64_t portions() const;
+  double portion_micro_batches() const;
   // For method summation: the first device of each host that has a summation server and no rank.
   // Hosts that come after those with ranks have them, one each.
   std::vector<int> spare_devices() const;
+  // Returns the device of each server. Method summation: spare_devices(), then those of ranks.
+  // Methods with parameter servers: the first devices of hosts without ranks, which have
+  // servers.count in turn, or one each if this is 0; without such hosts, those of ranks.
+  std::vector<int> server_devices() const;
   // Throws Error(usage) for a plan with more ranks than the cluster has devices, a number of stages
   // that differs from the schedule's, threads in a process, and a slow rank that is not in the
   // plan. Throws the errors of layout::Plan::verify() and schedule_of().

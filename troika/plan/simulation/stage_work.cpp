@@ -173,8 +173,8 @@ class StageMaker {
     std::vector<size_t> order;
     // For each block, the measured time of the rest of a backward pass after the block's part,
     // including the recomputation of earlier segments.
-    std::vector<double> before;
-    double sum_before = 0;
+    std::vector<double> before, forward_before;
+    double sum_before = 0, forward = 0;
     auto segment = segments.begin();
     for (size_t i = 0; i < blocks.size(); ++i) {
       for (; segment != segments.end() && segment->end <= i; ++segment) {
@@ -183,16 +183,20 @@ class StageMaker {
       items.push_back({.bytes = static_cast<int64_t>(blocks[i].parameter_bytes)});
       if (blocks[i].parameter_bytes > 0) order.insert(order.begin(), i);
       before.push_back(sum_before);
+      forward_before.push_back(forward);
       sum_before += blocks[i].backward();
+      forward += blocks[i].forward;
     }
     for (; segment != segments.end(); ++segment) {
       sum_before += sum(part_of(blocks, *segment), &ProfiledBlock::forward);
     }
     const double scale = sum_before > 0 ? work.passes.backward() / sum_before : 0;
+    const double forward_scale = forward > 0 ? work.passes.forward / forward : 0;
     const auto& exchange = plan_.exchange;
     for (const auto& bucket :
          layout::assign_buckets(items, order, exchange.first_bucket_bytes, exchange.bucket_bytes)) {
-      GradientBucket made{.seconds_before_end = before[bucket.back()] * scale};
+      GradientBucket made{.seconds_before_end = before[bucket.back()] * scale,
+                          .forward_seconds_before = forward_before[bucket.back()] * forward_scale};
       for (const size_t item : bucket) made.bytes += blocks[item].parameter_bytes;
       work.buckets.push_back(made);
     }
@@ -373,16 +377,6 @@ bool may_have(const Profile& profile, int64_t parameters) {
   const double each = parameter_bytes(profile) / static_cast<double>(parameters);
   return std::ranges::any_of(std::array{2, 4, 8},
                              [&](int size) { return std::abs(each - size) <= kMargin * size; });
-}
-
-layout::Cluster with_measured_links(layout::Cluster cluster, const Profile& profile) {
-  const auto take = [](layout::Link& link, const layout::MeasuredLink& measured) {
-    if (link == layout::Link{}) link = measured.link;
-  };
-  take(cluster.group, profile.group);
-  take(cluster.host, profile.host);
-  take(cluster.network, profile.network);
-  return cluster;
 }
 
 }  // namespace troika::plan

@@ -56,7 +56,4 @@ std::vector<StageWork> stage_work(const layout::Profile& profile, const layout::
 // or else one that fits the bytes of its parameters at 2, 4 or 8 bytes each.
 bool may_have(const layout::Profile& profile, int64_t parameters);
 
-// Returns the cluster with the profile's links at levels whose latency and bandwidth are unknown.
-layout::Cluster with_measured_links(layout::Cluster cluster, const layout::Profile& profile);
-
 }  // namespace troika::plan

@@ -223,8 +223,10 @@ std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector
     point.used = plan.mesh.ranks();
     point.mesh = plan.mesh.text();
     point.step_seconds = mean_seconds(simulation);
-    const double samples = static_cast<double>(plan.micro_batches) * plan.mesh.size(Axis::data) *
-                           swept.work.samples * swept.profile.micro_batch;
+    auto run = swept.run;
+    run.plan = plan;
+    const double samples =
+        run.micro_batches_of_step() * swept.work.samples * swept.profile.micro_batch;
     point.samples_per_second = samples / point.step_seconds;
     double computes = 0;
     for (const auto& rank : simulation.ranks) computes += rank.compute_seconds;

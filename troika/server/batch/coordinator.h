@@ -13,8 +13,8 @@
 #include <map>
 #include <string>
 
+#include "troika/layout/portions.h"
 #include "troika/server/batch/batch_messages.h"
-#include "troika/server/batch/portions.h"
 #include "troika/server/batch/vector_space.h"
 #include "troika/server/worker.h"
 
@@ -22,7 +22,7 @@ namespace troika::server {
 
 struct CoordinatorOptions {
   uint64_t portions = 1;       // of the batch
-  int backups = 1;             // see Portions
+  int backups = 1;             // see layout::Portions
   std::string gradient = "g";  // the table of the gradient
   // How many replicas take part in the first round; without rounds 0.
   uint64_t replicas = 0;
@@ -108,7 +108,7 @@ class Coordinator {
   net::Endpoint& endpoint_;
   Worker& worker_;
   const CoordinatorOptions options_;
-  Portions portions_;
+  layout::Portions portions_;
   std::map<uint64_t, Replica> replicas_;  // by worker number
   int64_t step_ = -1;                     // of the current or last pass
   int64_t round_ = -1;                    // the last one that has ended

@@ -43,6 +43,7 @@ void require_searchable(const layout::Plan& plan, const std::string& warm_up) {
   if (plan.threads > 0 || !plan.keeps_replicas_equal()) got = "strategy " + plan.strategy;
   const auto& sums = plan.exchange.summation;
   if (sums.cross_barrier) got = "byteps.cross_barrier true";
+  if (sums.asynchronous) got = "byteps.asynchronous true";
   if (sums.momentum > 0) got = fmt::format("byteps.momentum {}", sums.momentum);
   if (sums.local_sums != layout::SummationExchange{}.local_sums) {
     got = "byteps.local_sums " + sums.local_sums;

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-namespace troika::server {
+namespace troika::layout {
 
 // Each portion is committed once: by the first worker that has a result for it. Near the end, when
 // all portions are being computed, idle workers compute them a second time. Workers are known by
@@ -55,4 +55,4 @@ class Portions {
   uint64_t backups_begun_ = 0;
 };
 
-}  // namespace troika::server
+}  // namespace troika::layout

@@ -1,18 +1,18 @@
-#include "troika/server/batch/portions.h"
+#include "troika/layout/portions.h"
 
 #include <algorithm>
+#include <string>
 
-#include "troika/base/error.h"
+#include "troika/layout/errors/refuse.h"
 
-namespace troika::server {
+namespace troika::layout {
 
 Portions::Portions(uint64_t count, int backups)
     : backups_(backups), committers_(count), losses_(count) {
   if (count == 0 || backups < 0) {
-    throw Error("server", ErrorKind::usage,
-                {.what = "portions of a batch",
-                 .got = std::to_string(count) + " with " + std::to_string(backups) + " backups",
-                 .expected = "at least 1 portion and 0 backups"});
+    refuse("portions of a batch",
+           std::to_string(count) + " with " + std::to_string(backups) + " backups",
+           "at least 1 portion and 0 backups");
   }
 }
 
@@ -104,4 +104,4 @@ double Portions::loss() const {
   return sum;
 }
 
-}  // namespace troika::server
+}  // namespace troika::layout
