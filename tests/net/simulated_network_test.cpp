@@ -1,5 +1,5 @@
 // The simulated network keeps the promises of Endpoint, and the same seed gives the same run.
-#include "tests/support/simulated_network.h"
+#include "troika/net/simulated_network.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,6 @@ namespace troika::net {
 namespace {
 
 using test::FaultyEndpoint;
-using test::SimulatedNetwork;
 
 TEST(Simulation, MessagesOfEverySizeArriveInOrder) {
   SimulatedNetwork network(1);

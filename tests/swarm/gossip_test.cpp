@@ -41,7 +41,7 @@ class Gossip {
   }
 
   const RecordRules rules{.run = "run", .kinds = {{"kind", [](const Record&) { return true; }}}};
-  test::SimulatedNetwork network{1};
+  net::SimulatedNetwork network{1};
   int changes = 0;  // connections that ended, at each end
   std::vector<std::unique_ptr<Identity>> identities;
   std::vector<net::Endpoint*> endpoints;

@@ -35,7 +35,7 @@ class Progress {
     }
   }
 
-  test::SimulatedNetwork network{1};
+  net::SimulatedNetwork network{1};
   std::vector<std::unique_ptr<Identity>> identities;
   std::vector<net::Endpoint*> endpoints;
   std::vector<std::unique_ptr<GossipDirectory>> directories;
@@ -87,7 +87,7 @@ TEST(Progress, TheEpochIsTheGreatestOfPeersThatAreNoClients) {
 }
 
 TEST(Progress, ClientsDoNotDefineTheEpoch) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(0);
   auto& endpoint = network.add(identity.name());
   const RecordRules rules{.run = "run", .kinds = {{kProgress, is_progress}}};
