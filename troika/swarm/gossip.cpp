@@ -26,6 +26,23 @@ std::string short_name(const std::string& peer) {
   return peer.substr(0, 16);
 }
 
+std::vector<std::shared_ptr<const std::string>> messages_of(
+    const std::vector<std::string>& texts, const std::vector<std::string>& sent_to) {
+  std::vector<std::shared_ptr<const std::string>> messages;
+  std::vector<std::string> batch;
+  size_t bytes = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    bytes += texts[i].size();
+    batch.push_back(texts[i]);
+    if (bytes < kBatch && i + 1 < texts.size()) continue;
+    messages.push_back(
+        std::make_shared<const std::string>(text_of({{"records", batch}, {"sent_to", sent_to}})));
+    batch.clear();
+    bytes = 0;
+  }
+  return messages;
+}
+
 void send_json(net::Endpoint& endpoint, const std::string& peer, const nlohmann::json& json) {
   net::send_owned(endpoint, peer, kGossip, std::make_shared<const std::string>(text_of(json)));
 }
@@ -114,6 +131,10 @@ void GossipDirectory::take(const std::string& peer, const std::string& message) 
 
 void GossipDirectory::take_records(const std::string& peer, const std::vector<std::string>& texts,
                                    const std::set<std::string>& sent_to) {
+  std::vector<std::string> others;  // that have got the records, too
+  for (const auto& neighbour : neighbours_) {
+    if (sent_to.contains(short_name(neighbour))) others.push_back(neighbour);
+  }
   for (const auto& text : texts) {
     auto record = SignedRecord::parse(text);
     const auto key = record.record().key();
@@ -128,10 +149,7 @@ void GossipDirectory::take_records(const std::string& peer, const std::vector<st
     }
     if (record.record().peer == peer) complain_of_clock(peer, fault);
     if (fault != RecordFault::none || !store(std::move(record), peer)) continue;
-    auto& knowing = held_.at(key).knowing;
-    for (const auto& neighbour : neighbours_) {
-      if (sent_to.contains(short_name(neighbour))) knowing.insert(neighbour);
-    }
+    held_.at(key).knowing.insert(others.begin(), others.end());
   }
 }
 
@@ -179,9 +197,9 @@ bool GossipDirectory::is_allowed(const SignedRecord& record, bool is_new) {
 
 void GossipDirectory::flush() {
   const auto keys = std::exchange(waiting_, {});
-  // Neighbours that get the same records get one message's text each.
+  std::vector<std::string> names;
+  for (const auto& neighbour : neighbours_) names.push_back(short_name(neighbour));
   std::map<std::string, std::vector<std::string>> to;  // neighbour -> texts
-  std::map<std::string, std::vector<std::string>> sent_to;
   for (const auto& key : keys) {
     const auto held = held_.find(key);
     if (held == held_.end()) continue;
@@ -189,32 +207,24 @@ void GossipDirectory::flush() {
     for (const auto& neighbour : neighbours_) {
       if (held->second.knowing.insert(neighbour).second) receivers.push_back(neighbour);
     }
-    std::vector<std::string> names;
-    for (const auto& neighbour : neighbours_) names.push_back(short_name(neighbour));
-    for (const auto& receiver : receivers) {
-      to[receiver].push_back(held->second.record.text());
-      sent_to[receiver] = names;
+    for (const auto& receiver : receivers) to[receiver].push_back(held->second.record.text());
+  }
+  std::map<std::vector<std::string>, std::vector<std::string>> receivers_of;  // by texts
+  for (auto& [neighbour, texts] : to) receivers_of[std::move(texts)].push_back(neighbour);
+  for (const auto& [texts, receivers] : receivers_of) {
+    for (const auto& message : messages_of(texts, names)) {
+      for (const auto& neighbour : receivers) {
+        net::send_owned(endpoint_, neighbour, kGossip, message);
+      }
     }
   }
-  for (const auto& [neighbour, texts] : to) send_records(neighbour, texts, sent_to[neighbour]);
 }
 
 void GossipDirectory::send_records(const std::string& peer, const std::vector<std::string>& texts,
                                    const std::vector<std::string>& sent_to) {
-  std::vector<std::string> batch;
-  size_t bytes = 0;
-  const auto send_batch = [&] {
-    if (batch.empty()) return;
-    send_json(endpoint_, peer, {{"records", batch}, {"sent_to", sent_to}});
-    batch.clear();
-    bytes = 0;
-  };
-  for (const auto& text : texts) {
-    bytes += text.size();
-    batch.push_back(text);
-    if (bytes >= kBatch) send_batch();
+  for (const auto& message : messages_of(texts, sent_to)) {
+    net::send_owned(endpoint_, peer, kGossip, message);
   }
-  send_batch();
 }
 
 void GossipDirectory::send_holdings(const std::string& peer) {
