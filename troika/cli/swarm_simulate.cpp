@@ -1,4 +1,4 @@
-// `troika swarm simulate`: thousands of peers in one process.
+// `troika swarm simulate`: many peers in one process.
 #include <fmt/format.h>
 
 #include <algorithm>
