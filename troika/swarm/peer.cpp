@@ -35,7 +35,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
       options_(std::move(options)),
       callbacks_(std::move(callbacks)),
       directory_(endpoint, identity, rules_of(options_.run, options_.authority, options_.kinds),
-                 std::move(clock)),
+                 std::move(clock), GossipLimits(), options_.reader),
       // Auxiliary peers have no state either, so they do not define the epoch.
       tracker_(endpoint, directory_,
                {.target_batch = options_.target_batch, .is_client = options_.mode != Mode::node}),

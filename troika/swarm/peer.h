@@ -56,6 +56,8 @@ struct PeerOptions {
   uint64_t seed = 0;                                        // for the choice among equal donors
   // Other records of the run (RecordRules::kinds), for directory().
   std::map<std::string, std::function<bool(const Record&)>> kinds = {};
+  // Of the records' messages; peers in one process may share what they read.
+  GossipReader reader = own_reader();
 };
 
 // A step that the swarm made.

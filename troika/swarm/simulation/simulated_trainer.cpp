@@ -24,33 +24,30 @@ Identity identity_of(uint64_t seed, size_t index) {
 
 }  // namespace
 
-SimulatedTrainer::SimulatedTrainer(const Scenario& scenario, const PeerKind& kind, SimulatedLie lie,
-                                   size_t index, net::SimulatedNetwork& network,
-                                   const SimulatedProblem& problem, Stepped stepped)
+SimulatedTrainer::SimulatedTrainer(const SimulatedWorld& world, const PeerKind& kind,
+                                   SimulatedLie lie, size_t index, Stepped stepped)
     : kind_(kind),
       lie_(lie),
-      batch_(scenario.batch),
-      identity_(identity_of(scenario.seed, index)),
-      network_(network),
-      problem_(problem),
+      identity_(identity_of(world.scenario.seed, index)),
+      world_(world),
       stepped_(std::move(stepped)),
-      endpoint_(
-          network.add(identity_.name(),
-                      {.up = kind.up, .down = kind.down, .latency = duration_of(kind.latency)})),
-      random_(mix(scenario.seed, index, 1)),
-      weights_(problem.numbers()),
-      course_{.begun = network.now()},
+      endpoint_(world.network.add(
+          identity_.name(),
+          {.up = kind.up, .down = kind.down, .latency = duration_of(kind.latency)})),
+      random_(mix(world.scenario.seed, index, 1)),
+      weights_(world.problem.numbers()),
+      course_{.begun = world.network.now()},
       report_{.kind = kind.name, .lie = lie} {
-  peer_ = std::make_unique<Peer<float>>(
-      endpoint_, identity_, options(scenario, index), callbacks(), [this] {
-        return std::chrono::duration_cast<WallTime>(network_.now()) + std::chrono::hours(400'000);
-      });
+  peer_ = std::make_unique<Peer<float>>(endpoint_, identity_, options(index), callbacks(), [this] {
+    return std::chrono::duration_cast<WallTime>(world_.network.now()) + std::chrono::hours(400'000);
+  });
   if (kind_.mode != Mode::auxiliary && kind_.speed > 0) work();
 }
 
 SimulatedTrainer::~SimulatedTrainer() = default;
 
-PeerOptions<float> SimulatedTrainer::options(const Scenario& scenario, size_t index) const {
+PeerOptions<float> SimulatedTrainer::options(size_t index) const {
+  const auto& scenario = world_.scenario;
   PeerOptions<float> options;
   const double stands_for =
       static_cast<double>(scenario.numbers) / static_cast<double>(scenario.carried);
@@ -64,6 +61,7 @@ PeerOptions<float> SimulatedTrainer::options(const Scenario& scenario, size_t in
   options.least_part = std::max<size_t>(
       1, static_cast<size_t>(static_cast<double>(options.least_part) / stands_for));
   options.seed = mix(scenario.seed, index, 2);
+  options.reader = world_.reader;
   return options;
 }
 
@@ -116,16 +114,17 @@ void SimulatedTrainer::work() {
     return;
   }
   course_.computes = true;
-  const double seconds = static_cast<double>(batch_) / kind_.speed * random_.uniform(.9, 1.1);
+  const double seconds =
+      static_cast<double>(world_.scenario.batch) / kind_.speed * random_.uniform(.9, 1.1);
   course_.next = endpoint_.after(duration_of(seconds), [this] { end_batch(); });
 }
 
 void SimulatedTrainer::end_batch() {
   course_.computes = false;
-  report_.computed += batch_;
-  // A state that came meanwhile has the batch's samples from before, which do not matter here.
-  course_.samples += batch_;
-  peer_->report(batch_);
+  const auto batch = world_.scenario.batch;
+  report_.computed += batch;
+  course_.samples += batch;
+  peer_->report(batch);
   if (course_.due && !course_.contributed) contribute();
   endpoint_.cancel(course_.next, net::Outcome::cancelled);
   work();
@@ -136,23 +135,23 @@ void SimulatedTrainer::contribute() {
   course_.contributed = epoch;
   peer_->contribute(epoch,
                     std::make_shared<std::vector<float>>(
-                        problem_.gradient(weights_, course_.samples, lie_, first_, random_)),
+                        world_.problem.gradient(weights_, course_.samples, lie_, first_, random_)),
                     static_cast<double>(course_.samples));
 }
 
 void SimulatedTrainer::stop() {
   report_ = report();
-  network_.stop(name());
+  world_.network.stop(name());
   peer_.reset();
 }
 
 SimulatedPeerReport SimulatedTrainer::report() const {
   if (!peer_) return report_;
   auto report = report_;
-  const auto traffic = network_.traffic(name());
+  const auto traffic = world_.network.traffic(name());
   report.sent = traffic.sent;
   report.received = traffic.received;
-  report.seconds = std::chrono::duration<double>(network_.now() - course_.begun).count();
+  report.seconds = std::chrono::duration<double>(world_.network.now() - course_.begun).count();
   return report;
 }
 

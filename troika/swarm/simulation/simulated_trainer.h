@@ -16,6 +16,14 @@
 
 namespace troika::swarm {
 
+// What the peers of a simulation share.
+struct SimulatedWorld {
+  const Scenario& scenario;
+  net::SimulatedNetwork& network;
+  const SimulatedProblem& problem;
+  GossipReader reader = sharing_reader();
+};
+
 // Computes batches, reports them, contributes at the end of the batch in which the step is due, and
 // then waits for the step.
 class SimulatedTrainer {
@@ -23,10 +31,9 @@ class SimulatedTrainer {
   // Called for each step that it makes.
   using Stepped = std::function<void(const SwarmStep& step)>;
 
-  // The references must outlive it.
-  SimulatedTrainer(const Scenario& scenario, const PeerKind& kind, SimulatedLie lie, size_t index,
-                   net::SimulatedNetwork& network, const SimulatedProblem& problem,
-                   Stepped stepped);
+  // The world must outlive it.
+  SimulatedTrainer(const SimulatedWorld& world, const PeerKind& kind, SimulatedLie lie,
+                   size_t index, Stepped stepped);
   ~SimulatedTrainer();
   SimulatedTrainer(const SimulatedTrainer&) = delete;
   SimulatedTrainer& operator=(const SimulatedTrainer&) = delete;
@@ -35,13 +42,13 @@ class SimulatedTrainer {
   bool is_client() const { return kind_.mode == Mode::client; }
   bool is_there() const { return peer_ != nullptr; }
   int64_t epoch() const { return peer_->epoch(); }
-  double loss() const { return problem_.loss(weights_); }
+  double loss() const { return world_.problem.loss(weights_); }
   // Ends it as a process that is stopped.
   void stop();
   SimulatedPeerReport report() const;
 
  private:
-  PeerOptions<float> options(const Scenario& scenario, size_t index) const;
+  PeerOptions<float> options(size_t index) const;
   PeerCallbacks<float> callbacks();
   void work();
   void end_batch();
@@ -50,10 +57,8 @@ class SimulatedTrainer {
 
   const PeerKind kind_;
   const SimulatedLie lie_;
-  const int64_t batch_;
   const Identity identity_;
-  net::SimulatedNetwork& network_;
-  const SimulatedProblem& problem_;
+  const SimulatedWorld& world_;
   const Stepped stepped_;
   net::Endpoint& endpoint_;
   Random random_;

@@ -177,8 +177,7 @@ class Simulation {
       lie = scenario_.lies[lied_++ % scenario_.lies.size()];
     }
     trainers_.push_back(std::make_unique<SimulatedTrainer>(
-        scenario_, kind, lie, trainers_.size(), network_, problem_,
-        [this](const SwarmStep& step) { count(step); }));
+        world_, kind, lie, trainers_.size(), [this](const SwarmStep& step) { count(step); }));
     const auto& last = *trainers_.back();
     for (const auto& other : trainers_) {
       const bool are_clients = last.is_client() && other->is_client();
@@ -231,6 +230,7 @@ class Simulation {
   const Scenario& scenario_;
   net::SimulatedNetwork network_;
   const SimulatedProblem problem_;
+  const SimulatedWorld world_{.scenario = scenario_, .network = network_, .problem = problem_};
   Random random_;
   Mix kinds_;
   Mix liars_;
