@@ -145,15 +145,16 @@ class Peer {
   // The state that this peer should have.
   struct Lead {
     StateVersion version;
-    std::vector<std::string> donors;  // other peers that have it
     bool is_own = false;
   };
 
   void take_change(const net::PeerChange& change);
   void tick();
   Lead lead() const;
+  std::vector<std::string> donors() const;
+  void visit_leaders(const std::function<void(const PeerProgress&)>& visit) const;
   std::set<std::string> expected() const;
-  bool is_known(const std::string& peer) const;
+  bool is_alone() const;
   void check_state();
   void check_due();
   void download(const StateVersion& version);

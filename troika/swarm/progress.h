@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -88,10 +89,14 @@ class ProgressTracker {
   int64_t epoch() const { return own_.epoch; }
   int64_t samples() const { return own_.samples; }
   const std::string& history() const { return own_.history; }
+  bool is_partial() const { return own_.is_partial; }
 
   // The progress of all peers that are alive, this one included: those whose last record is not
   // much older than the time in which they promised another.
   std::vector<PeerProgress> peers() const;
+  // Visits those of other peers.
+  void visit_others(const std::function<void(const PeerProgress&)>& visit) const;
+  bool is_alive(const std::string& peer) const;
   SwarmProgress swarm() const;
   // Whether the swarm has the samples of this peer's epoch, or is in a later epoch.
   bool is_due() const;
