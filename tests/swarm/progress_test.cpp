@@ -122,6 +122,24 @@ TEST(Progress, SilentPeersCountNoMore) {
   EXPECT_EQ(swarm.trackers[1]->swarm().samples, 0);
 }
 
+TEST(Progress, PeersOfALargeSwarmTellTheirsLessOften) {
+  for (const double most : {1000., 2.}) {
+    Progress swarm(6, {.target_batch = 1, .records_per_second = most});
+    pass(swarm.network, .1);
+    for (const auto& tracker : swarm.trackers) tracker->report(1);
+    int records = 0;
+    swarm.directories[0]->watch([&](const Record& record) {
+      swarm.trackers[0]->take_change(record);
+      ++records;
+    });
+    pass(swarm.network, 5);  // their next records come
+    records = 0;
+    pass(swarm.network, 20);
+    // The batch is complete: one each 0.5 s, or each 5 / 2 s.
+    EXPECT_NEAR(records, most > 2 ? 6 * 40 : 6 * 8, 18) << most;
+  }
+}
+
 // Within the skew that records may have.
 TEST(Progress, APeerWhoseClockIsBehindIsAlive) {
   for (const auto skew : {-2900ms, 2900ms}) {

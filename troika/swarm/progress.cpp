@@ -140,8 +140,10 @@ WallTime ProgressTracker::refresh() const {
   const double peers = all.peers;
   const double most_peers = std::max(peers + kDriftPeers, peers * (1 + kDriftRate));
   const double seconds = std::max(0.0, left) / all.samples_per_second * peers / most_peers;
-  const double bounded =
-      std::clamp(seconds, seconds_of(options_.least_refresh), seconds_of(options_.most_refresh));
+  const double most = seconds_of(options_.most_refresh);
+  const double crowd = static_cast<double>(others_.size()) / options_.records_per_second;
+  const double least = std::min(most, std::max(seconds_of(options_.least_refresh), crowd));
+  const double bounded = std::clamp(seconds, least, most);
   return std::chrono::duration_cast<WallTime>(std::chrono::duration<double>(bounded));
 }
 

@@ -28,6 +28,9 @@ struct ProgressOptions {
   WallTime least_refresh = std::chrono::milliseconds(500);
   WallTime default_refresh = std::chrono::seconds(3);  // while the speed is not known
   WallTime most_refresh = std::chrono::seconds(10);
+  // Peers of a large swarm tell theirs less often, so that a peer gets about so many of all others,
+  // unless that takes more than most_refresh.
+  double records_per_second = 32;
   WallTime lifetime = std::chrono::seconds(60);  // of a record
 };
 
