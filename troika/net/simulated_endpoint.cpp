@@ -144,7 +144,8 @@ void SimulatedEndpoint::pump_soon(Link& link) {
 }
 
 void SimulatedEndpoint::begin_frame(Link& link, const OutFrame& frame) {
-  auto& [head, payload, bytes] = link.frame.emplace(frame.head);
+  auto& [head, payload, bytes, begun] = link.frame.emplace(frame.head);
+  begun = now();
   bytes = kFrameHead + head.length;
   if (head.length > 0) {
     payload.reserve(head.length);
@@ -179,17 +180,20 @@ void SimulatedEndpoint::pump(Link& link) {
 void SimulatedEndpoint::send_frame(Link& link) {
   link.arrives_at = std::max(link.arrives_at, link.free_at + network_.latency() + access_.latency +
                                                   link.other->access_.latency);
-  network_.at(link.arrives_at, [&link, frame = *std::exchange(link.frame, {})]() mutable {
-    link.other->arrive(*link.back, std::move(frame));
+  auto frame = *std::exchange(link.frame, {});
+  const Duration sending = link.free_at - frame.begun;
+  network_.at(link.arrives_at, [&link, sending, frame = std::move(frame)]() mutable {
+    link.other->arrive(*link.back, std::move(frame), sending);
   });
 }
 
-// The last byte of a frame has come to this endpoint's access, which passes it on when it has
-// passed on all before.
-void SimulatedEndpoint::arrive(Link& link, Frame frame) {
+// The last byte of a frame has come to this endpoint's access, and the first one as long before as
+// the sending took. The access passes it on when it has passed on all before.
+void SimulatedEndpoint::arrive(Link& link, Frame frame, Duration sending) {
   if (!link.is_up || is_stopped_) return;
   traffic_.received += frame.bytes;
-  down_free_at_ = std::max(now(), down_free_at_ + time_of(frame.bytes, access_.down));
+  const Duration from = std::max(down_free_at_, now() - sending);
+  down_free_at_ = std::max(now(), from + time_of(frame.bytes, access_.down));
   if (down_free_at_ == now()) return take(link, frame);
   network_.at(down_free_at_, [this, &link, frame = std::move(frame), connection = link.connection] {
     if (link.connection == connection) take(link, frame);
@@ -197,7 +201,7 @@ void SimulatedEndpoint::arrive(Link& link, Frame frame) {
 }
 
 void SimulatedEndpoint::take(Link& link, const Frame& frame) {
-  const auto& [head, payload, bytes] = frame;
+  const auto& [head, payload, bytes, begun] = frame;
   if (!link.is_up || is_stopped_) return;
   switch (head.kind) {
     case FrameKind::message:

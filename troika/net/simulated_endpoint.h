@@ -41,6 +41,7 @@ class SimulatedEndpoint : public Endpoint {
     FrameHead head;
     std::string payload = {};
     uint64_t bytes = 0;  // on the links, with the head
+    Duration begun{0};   // to be sent
   };
   // One direction of a connection: to the peer.
   struct Link {
@@ -70,7 +71,7 @@ class SimulatedEndpoint : public Endpoint {
   Duration end_at_peer(Link& link);
   void set_up(Link& link, bool is_up);
   void begin_frame(Link& link, const OutFrame& frame);
-  void arrive(Link& link, Frame frame);
+  void arrive(Link& link, Frame frame, Duration sending);
   void take(Link& link, const Frame& frame);
 
   SimulatedNetwork& network_;
