@@ -35,7 +35,8 @@ GossipDirectory::GossipDirectory(net::Endpoint& endpoint, const Identity& identi
       rules_(std::move(rules)),
       clock_(std::move(clock)),
       limits_(limits),
-      reader_(std::move(reader)) {
+      reader_(std::move(reader)),
+      neighbours_(identity.name()) {
   endpoint_.handle(kGossip, kMostMessage,
                    [this](const std::string& peer, const std::string& text) { take(peer, text); });
   endpoint_.after(kSweep, alive_.guard([this] { remove_expired(); }));
@@ -46,29 +47,17 @@ GossipDirectory::~GossipDirectory() {
 }
 
 void GossipDirectory::take_change(const net::PeerChange& change) {
-  if (change.is_up) {
-    add_neighbour(change.peer);
-    return send_holdings(change.peer);
+  if (!change.is_up) {
+    ill_timed_.erase(change.peer);
+    return neighbours_.remove(change.peer);
   }
-  ill_timed_.erase(change.peer);
-  const auto neighbour = neighbours_.find(change.peer);
-  if (neighbour == neighbours_.end()) return;
-  free_slots_.push_back(neighbour->second);
-  neighbours_.erase(neighbour);
-}
-
-void GossipDirectory::add_neighbour(const std::string& peer) {
-  if (neighbours_.contains(peer)) return;
-  size_t slot = neighbours_.size();
-  if (!free_slots_.empty()) {
-    slot = free_slots_.back();
-    free_slots_.pop_back();
+  if (const auto slot = neighbours_.add(change.peer)) {
+    // A neighbour before had the slot.
+    for (auto& [key, held] : held_) {
+      if (*slot < held.knowing.size()) held.knowing[*slot] = false;
+    }
   }
-  neighbours_.emplace(peer, slot);
-  // A neighbour before had the slot.
-  for (auto& [key, held] : held_) {
-    if (slot < held.knowing.size()) held.knowing[slot] = false;
-  }
+  send_holdings(change.peer);
 }
 
 bool GossipDirectory::Held::add_knowing(size_t slot) {
@@ -79,9 +68,7 @@ bool GossipDirectory::Held::add_knowing(size_t slot) {
 }
 
 void GossipDirectory::add_knowing(Held& held, const std::string& peer) {
-  if (const auto found = neighbours_.find(peer); found != neighbours_.end()) {
-    held.add_knowing(found->second);
-  }
+  if (const auto slot = neighbours_.slot(peer)) held.add_knowing(*slot);
 }
 
 void GossipDirectory::publish(const std::string& kind, const std::string& sub_key, int64_t epoch,
@@ -124,6 +111,7 @@ void GossipDirectory::watch(std::function<void(const Record&)> changed) {
 void GossipDirectory::take(const std::string& peer, const std::string& text) {
   try {
     const auto message = reader_(text);
+    neighbours_.set_group(peer, message->group);
     if (message->holdings) {
       send_missing(peer, *message->holdings);
     } else {
@@ -135,20 +123,8 @@ void GossipDirectory::take(const std::string& peer, const std::string& text) {
   }
 }
 
-// The neighbours that a message was sent to. Both are sorted.
-std::vector<size_t> GossipDirectory::slots_of(const std::set<std::string>& sent_to) const {
-  std::vector<size_t> slots;
-  auto next = sent_to.begin();
-  for (const auto& [name, slot] : neighbours_) {
-    const auto own = short_name(name);
-    while (next != sent_to.end() && *next < own) ++next;
-    if (next != sent_to.end() && *next == own) slots.push_back(slot);
-  }
-  return slots;
-}
-
 void GossipDirectory::take_records(const std::string& peer, const GossipMessage& message) {
-  const auto others = slots_of(message.sent_to);
+  const auto others = neighbours_.receivers_of(message);
   for (const auto& record : message.records) {
     const auto key = record.record().key();
     const auto held = held_.find(key);
@@ -211,21 +187,28 @@ bool GossipDirectory::is_allowed(const SignedRecord& record, bool is_new) {
 }
 
 void GossipDirectory::flush() {
-  std::vector<std::string> names;
-  for (const auto& [neighbour, slot] : neighbours_) names.emplace_back(short_name(neighbour));
   std::map<std::string, std::vector<std::string>> to;  // neighbour -> texts
   for (const auto& key : std::exchange(waiting_, {})) {
     const auto held = held_.find(key);
     if (held == held_.end()) continue;
     const auto text = held->second.record.text();
-    for (const auto& [neighbour, slot] : neighbours_) {
+    for (const auto& [neighbour, slot] : neighbours_.slots()) {
       if (held->second.add_knowing(slot)) to[neighbour].push_back(text);
     }
   }
-  std::map<std::vector<std::string>, std::vector<std::string>> receivers_of;  // by texts
-  for (auto& [neighbour, texts] : to) receivers_of[std::move(texts)].push_back(neighbour);
-  for (const auto& [texts, receivers] : receivers_of) {
-    for (const auto& message : record_messages(texts, names)) {
+  // Neighbours that get the same message get one text of it.
+  using Kind = std::pair<bool, std::vector<std::string>>;  // of the group or not, and the records
+  std::map<Kind, std::vector<std::string>> receivers_of;
+  for (auto& [neighbour, texts] : to) {
+    receivers_of[{neighbours_.is_of_group(neighbour), std::move(texts)}].push_back(neighbour);
+  }
+  const auto group = neighbours_.group();
+  const auto names = neighbours_.short_names();
+  for (const auto& [kind, receivers] : receivers_of) {
+    const auto& [is_of_group, texts] = kind;
+    const auto messages =
+        record_messages(texts, is_of_group ? std::vector<std::string>() : names, group);
+    for (const auto& message : messages) {
       for (const auto& neighbour : receivers) {
         net::send_owned(endpoint_, neighbour, kGossip, message);
       }
@@ -238,8 +221,9 @@ void GossipDirectory::send_holdings(const std::string& peer) {
   for (const auto& [key, held] : held_) all[held.hash] = held.record.record().created.count();
   GossipMessage::Holdings part;
   const auto send = [&] {
-    net::send_owned(endpoint_, peer, kGossip,
-                    std::make_shared<const std::string>(holdings_message(part)));
+    net::send_owned(
+        endpoint_, peer, kGossip,
+        std::make_shared<const std::string>(holdings_message(part, neighbours_.group())));
   };
   for (const auto& [hash, created] : all) {
     if (part.have.size() == kHoldings) {
@@ -265,7 +249,7 @@ void GossipDirectory::send_missing(const std::string& peer, const GossipMessage:
     add_knowing(held, peer);
     texts.push_back(held.record.text());
   }
-  for (const auto& message : record_messages(texts, {})) {
+  for (const auto& message : record_messages(texts, {}, {})) {
     net::send_owned(endpoint_, peer, kGossip, message);
   }
 }

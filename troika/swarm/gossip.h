@@ -12,6 +12,7 @@
 #include "troika/swarm/alive.h"
 #include "troika/swarm/directory.h"
 #include "troika/swarm/gossip_message.h"
+#include "troika/swarm/gossip_neighbours.h"
 
 namespace troika::swarm {
 
@@ -69,8 +70,6 @@ class GossipDirectory : public Directory {
   void take_records(const std::string& peer, const GossipMessage& message);
   void send_missing(const std::string& peer, const GossipMessage::Holdings& theirs);
   void send_holdings(const std::string& peer);
-  void add_neighbour(const std::string& peer);
-  std::vector<size_t> slots_of(const std::set<std::string>& sent_to) const;
   // Does nothing for a peer that is no neighbour.
   void add_knowing(Held& held, const std::string& peer);
   // Tells once that the clock of a neighbour is wrong, and its records therefore do not count.
@@ -90,10 +89,9 @@ class GossipDirectory : public Directory {
   std::function<void(const Record&)> changed_;
   std::map<RecordKey, Held> held_;
   std::map<std::string, Author> authors_;
-  std::map<std::string, size_t> neighbours_;  // with their slots
-  std::vector<size_t> free_slots_;            // below the greatest one
-  std::set<RecordKey> waiting_;               // to be passed on
-  std::set<std::string> ill_timed_;           // neighbours whose clock was complained about
+  GossipNeighbours neighbours_;
+  std::set<RecordKey> waiting_;      // to be passed on
+  std::set<std::string> ill_timed_;  // neighbours whose clock was complained about
   std::string token_;
   Alive alive_;
 };

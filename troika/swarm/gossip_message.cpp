@@ -18,6 +18,7 @@ GossipMessage read_gossip(const std::string& text) {
   const auto json = parsed<nlohmann::json>(text);
   GossipMessage message;
   try {
+    json.at("group").get_to(message.group);
     if (json.contains("records")) {
       for (const auto& record : json.at("records")) {
         message.records.push_back(SignedRecord::parse(record.get_ref<const std::string&>()));
@@ -53,7 +54,8 @@ GossipReader sharing_reader() {
 }
 
 std::vector<std::shared_ptr<const std::string>> record_messages(
-    const std::vector<std::string>& records, const std::vector<std::string>& sent_to) {
+    const std::vector<std::string>& records, const std::vector<std::string>& sent_to,
+    const std::string& group) {
   std::vector<std::shared_ptr<const std::string>> messages;
   std::vector<std::string> batch;
   size_t bytes = 0;
@@ -61,16 +63,17 @@ std::vector<std::shared_ptr<const std::string>> record_messages(
     bytes += records[i].size();
     batch.push_back(records[i]);
     if (bytes < kRecordBytes && i + 1 < records.size()) continue;
-    messages.push_back(
-        std::make_shared<const std::string>(text_of({{"records", batch}, {"sent_to", sent_to}})));
+    messages.push_back(std::make_shared<const std::string>(
+        text_of({{"group", group}, {"records", batch}, {"sent_to", sent_to}})));
     batch.clear();
     bytes = 0;
   }
   return messages;
 }
 
-std::string holdings_message(const GossipMessage::Holdings& holdings) {
-  return text_of({{"from", holdings.from}, {"to", holdings.to}, {"have", holdings.have}});
+std::string holdings_message(const GossipMessage::Holdings& holdings, const std::string& group) {
+  return text_of(
+      {{"group", group}, {"from", holdings.from}, {"to", holdings.to}, {"have", holdings.have}});
 }
 
 }  // namespace troika::swarm

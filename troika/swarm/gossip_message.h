@@ -17,6 +17,9 @@ namespace troika::swarm {
 
 // Either records, or what the sender holds.
 struct GossipMessage {
+  // Of the sender (gossip_neighbours.h); empty if its other neighbours do not get the message.
+  std::string group = {};
+
   // The records with hashes in [from, to), with the times at which they were created.
   struct Holdings {
     std::string from, to;
@@ -24,7 +27,7 @@ struct GossipMessage {
   };
 
   std::vector<SignedRecord> records = {};
-  // Beginnings of the names of those that get the records, too.
+  // Beginnings of the names of those that get the records, too. Empty for receivers of the group.
   std::set<std::string> sent_to = {};
   std::optional<Holdings> holdings = {};
 };
@@ -41,7 +44,8 @@ GossipReader sharing_reader();
 
 // As many texts as the records need, each below the longest message.
 std::vector<std::shared_ptr<const std::string>> record_messages(
-    const std::vector<std::string>& records, const std::vector<std::string>& sent_to);
-std::string holdings_message(const GossipMessage::Holdings& holdings);
+    const std::vector<std::string>& records, const std::vector<std::string>& sent_to,
+    const std::string& group);
+std::string holdings_message(const GossipMessage::Holdings& holdings, const std::string& group);
 
 }  // namespace troika::swarm
