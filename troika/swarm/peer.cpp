@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <tuple>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
@@ -15,6 +17,8 @@ namespace troika::swarm {
 namespace {
 
 constexpr net::Duration kPeerTick = std::chrono::milliseconds(50);
+// In a large swarm, which takes longer to look at.
+constexpr net::Duration kTickOfOther = std::chrono::milliseconds(1);
 // How long a peer waits for the records of others before it gives its state up for theirs.
 constexpr net::Duration kSettling = std::chrono::seconds(1);
 constexpr net::Duration kLeastWait = std::chrono::seconds(2);
@@ -97,7 +101,8 @@ void Peer<Number>::take_change(const net::PeerChange& change) {
 
 template <typename Number>
 void Peer<Number>::tick() {
-  endpoint_.after(kPeerTick, alive_.guard([this] { tick(); }));
+  endpoint_.after(std::max(kPeerTick, kTickOfOther * static_cast<int64_t>(tracker_.others())),
+                  alive_.guard([this] { tick(); }));
   if (phase_ == Phase::discovering && endpoint_.now() - times_.phase >= options_.discovery_time) {
     phase_ = Phase::training;
   }

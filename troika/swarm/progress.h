@@ -100,6 +100,8 @@ class ProgressTracker {
   // Visits those of other peers.
   void visit_others(const std::function<void(const PeerProgress&)>& visit) const;
   bool is_alive(const std::string& peer) const;
+  // The other peers that have told their progress lately, about.
+  size_t others() const { return others_.size(); }
   SwarmProgress swarm() const;
   // Whether the swarm has the samples of this peer's epoch, or is in a later epoch.
   bool is_due() const;
