@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "troika/base/error.h"
 #include "troika/net/simulated_endpoint.h"
 
 namespace troika::net {
@@ -13,10 +14,7 @@ SimulatedNetwork::~SimulatedNetwork() = default;
 
 Endpoint& SimulatedNetwork::add(const std::string& name, SimulatedAccess access) {
   auto& endpoint = endpoints_[name];
-  if (endpoint) {
-    endpoint->stop();
-    replaced_.push_back(std::move(endpoint));
-  }
+  TROIKA_CHECK(!endpoint, "names of simulated endpoints differ");
   endpoint = std::make_unique<SimulatedEndpoint>(name, *this, access);
   return *endpoint;
 }

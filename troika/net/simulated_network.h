@@ -54,7 +54,7 @@ class SimulatedNetwork {
   SimulatedNetwork(const SimulatedNetwork&) = delete;
   SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
 
-  // Adds an endpoint, which the network owns. One with the same name stops.
+  // Adds an endpoint, which the network owns. Throws CheckError for a name that another one has.
   Endpoint& add(const std::string& name, SimulatedAccess access = {});
   // Connects two endpoints, and notifies both.
   void connect(const std::string& a, const std::string& b);
@@ -97,7 +97,6 @@ class SimulatedNetwork {
   std::vector<Event> events_;  // a heap
   std::unordered_set<Ticket> timers_;
   std::map<std::string, std::unique_ptr<SimulatedEndpoint>> endpoints_;
-  std::vector<std::unique_ptr<SimulatedEndpoint>> replaced_;
 };
 
 }  // namespace troika::net

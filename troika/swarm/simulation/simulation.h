@@ -33,7 +33,7 @@ struct SimulationReport {
   int64_t whole = 0;      // of them: all numbers, from all members
   int64_t alone = 0;      // of them: of a peer that found no group
   double first_loss = 0;  // of the problem that is solved, before the first step
-  double last_loss = 0;   // of the peers at the last step; NaN: it has diverged
+  double last_loss = 0;   // of the peers at the last step; NaN if it has diverged
   std::vector<SimulatedPeerReport> peers;
   uint64_t events = 0;  // of the network
 };
