@@ -306,7 +306,7 @@ TEST(Timeouts, AreRaisedAndFallAgain) {
 }
 
 TEST(Peers, WrongUsesAreRefused) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(1);
   const PeerCallbacks<double> callbacks{.due = [](int64_t) {},
                                         .averaged = {},

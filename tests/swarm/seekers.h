@@ -74,7 +74,7 @@ class Seekers {
     return names;
   }
 
-  test::SimulatedNetwork network;
+  net::SimulatedNetwork network;
   std::vector<std::unique_ptr<Identity>> identities;
   std::vector<net::Endpoint*> endpoints;
   std::vector<std::unique_ptr<GossipDirectory>> directories;

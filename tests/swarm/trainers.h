@@ -37,7 +37,7 @@ struct Trainer {
 
 class Trainers {
  public:
-  explicit Trainers(uint64_t seed, int64_t target_batch = 64, test::SimulatedLinks links = {})
+  explicit Trainers(uint64_t seed, int64_t target_batch = 64, net::SimulatedLinks links = {})
       : network(seed, links), random(seed), target_batch_(target_batch) {}
   ~Trainers() { all.clear(); }
   Trainers(const Trainers&) = delete;
@@ -100,7 +100,7 @@ class Trainers {
     return indices;
   }
 
-  test::SimulatedNetwork network;
+  net::SimulatedNetwork network;
   Random random;
   std::vector<std::unique_ptr<Trainer>> all;
   std::set<size_t> clients;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <tuple>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
@@ -15,6 +17,8 @@ namespace troika::swarm {
 namespace {
 
 constexpr net::Duration kPeerTick = std::chrono::milliseconds(50);
+// In a large swarm, which takes longer to look at.
+constexpr net::Duration kTickOfOther = std::chrono::milliseconds(1);
 // How long a peer waits for the records of others before it gives its state up for theirs.
 constexpr net::Duration kSettling = std::chrono::seconds(1);
 constexpr net::Duration kLeastWait = std::chrono::seconds(2);
@@ -42,7 +46,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
       schema_(schema_of(options_)),
       callbacks_(std::move(callbacks)),
       directory_(endpoint, identity, rules_of(options_.run, options_.authority, options_.kinds),
-                 std::move(clock)),
+                 std::move(clock), GossipLimits(), options_.reader),
       // Auxiliary peers have no state either, so they do not define the epoch.
       tracker_(endpoint, directory_,
                {.target_batch = options_.target_batch,
@@ -106,7 +110,8 @@ void Peer<Number>::take_change(const net::PeerChange& change) {
 
 template <typename Number>
 void Peer<Number>::tick() {
-  endpoint_.after(kPeerTick, alive_.guard([this] { tick(); }));
+  endpoint_.after(std::max(kPeerTick, kTickOfOther * static_cast<int64_t>(tracker_.others())),
+                  alive_.guard([this] { tick(); }));
   if (phase_ == Phase::discovering && endpoint_.now() - times_.phase >= options_.discovery_time) {
     phase_ = Phase::training;
   }
@@ -114,56 +119,66 @@ void Peer<Number>::tick() {
   check_due();
 }
 
+// The other peers that define the state.
+template <typename Number>
+void Peer<Number>::visit_leaders(const std::function<void(const PeerProgress&)>& visit) const {
+  tracker_.visit_others([&](const PeerProgress& peer) {
+    if (!peer.is_client && others_.connected.contains(peer.peer)) visit(peer);
+  });
+}
+
 template <typename Number>
 typename Peer<Number>::Lead Peer<Number>::lead() const {
-  std::map<StateVersion, std::vector<std::string>,
-           bool (*)(const StateVersion&, const StateVersion&)>
-      states([](const StateVersion& a, const StateVersion& b) {
-        return std::tie(a.epoch, a.history, a.is_partial) <
-               std::tie(b.epoch, b.history, b.is_partial);
-      });
-  const auto all = tracker_.peers();
-  const auto leads = [&](const PeerProgress& peer) {
-    return !peer.is_client && others_.connected.contains(peer.peer);
-  };
+  using Version = std::tuple<int64_t, std::string_view, bool>;
+  std::map<Version, size_t> states;  // with their peers
+  visit_leaders([&](const PeerProgress& peer) {
+    ++states[{peer.epoch, peer.history, peer.is_partial}];
+  });
+  const Version own{epoch(), history(), tracker_.is_partial()};
   // Clients and auxiliary peers lead only themselves, while they know no node.
-  const bool counts_own = options_.mode == Mode::node || std::ranges::none_of(all, leads);
-  for (const auto& peer : all) {
-    if (peer.peer == endpoint_.name() ? !counts_own : !leads(peer)) continue;
-    states[{peer.epoch, peer.history, peer.is_partial}].push_back(peer.peer);
-  }
+  if (options_.mode == Mode::node || states.empty()) ++states[own];
   const auto rank = [](const auto& state) {
-    const auto& [version, names] = state;
-    return std::tuple(version.epoch, !version.is_partial, names.size());
+    const auto& [epoch, history, is_partial] = state.first;
+    return std::tuple(epoch, !is_partial, state.second);
   };
   auto best = states.begin();
   for (auto state = states.begin(); state != states.end(); ++state) {
     // The least history wins among equals.
     if (rank(*state) > rank(*best)) best = state;
   }
-  Lead lead{.version = best->first, .donors = best->second};
-  std::erase(lead.donors, endpoint_.name());
-  lead.is_own = lead.version == StateVersion{epoch(), history(), all.front().is_partial};
-  return lead;
+  const auto& [epoch, history, is_partial] = best->first;
+  return {.version = {epoch, std::string(history), is_partial}, .is_own = best->first == own};
 }
 
+// The other peers that have the state that leads.
 template <typename Number>
-std::set<std::string> Peer<Number>::expected() const {
-  std::set<std::string> names;
-  for (const auto& peer : tracker_.peers()) {
-    const bool is_here = peer.peer == endpoint_.name() || others_.connected.contains(peer.peer);
-    const bool is_equal = peer.epoch == epoch() && peer.history == history();
-    // It still averages, or its records are late, and it will come.
-    const bool is_late = peer.epoch < epoch() && others_.last_group.contains(peer.peer);
-    if (is_here && (is_equal || is_late)) names.insert(peer.peer);
-  }
+std::vector<std::string> Peer<Number>::donors() const {
+  const auto leading = lead().version;
+  std::vector<std::string> names;
+  visit_leaders([&](const PeerProgress& peer) {
+    if (StateVersion{peer.epoch, peer.history, peer.is_partial} == leading) {
+      names.push_back(peer.peer);
+    }
+  });
   return names;
 }
 
 template <typename Number>
-bool Peer<Number>::is_known(const std::string& peer) const {
-  return options_.authority.empty() ||
-         std::ranges::count(tracker_.peers(), peer, &PeerProgress::peer) > 0;
+std::set<std::string> Peer<Number>::expected() const {
+  std::set<std::string> names{endpoint_.name()};
+  tracker_.visit_others([&](const PeerProgress& peer) {
+    if (!others_.connected.contains(peer.peer)) return;
+    const bool is_equal = peer.epoch == epoch() && peer.history == history();
+    // It still averages, or its records are late, and it will come.
+    const bool is_late = peer.epoch < epoch() && others_.last_group.contains(peer.peer);
+    if (is_equal || is_late) names.insert(peer.peer);
+  });
+  return names;
+}
+
+template <typename Number>
+bool Peer<Number>::is_alone() const {
+  return expected().size() == 1;
 }
 
 template <typename Number>
@@ -207,10 +222,9 @@ void Peer<Number>::download(const StateVersion& version) {
   states_.download(
       version.epoch,
       [this] {
-        auto donors = lead().donors;
-        for (size_t i = donors.size(); i > 1; --i)
-          std::swap(donors[i - 1], donors[random_.below(i)]);
-        return donors;
+        auto names = donors();
+        for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random_.below(i)]);
+        return names;
       },
       options_.download_time,
       [this](const std::optional<State>& state) {
@@ -287,9 +301,12 @@ void Peer<Number>::seek() {
                      .is_client = options_.mode == Mode::client,
                      .gathered = gathered(options_.mode),
                      .expected = [this] { return expected(); },
-                     .admits = [this](const std::string& peer) { return is_known(peer); }},
+                     .admits =
+                         [this](const std::string& peer) {
+                           return options_.authority.empty() || tracker_.is_alive(peer);
+                         }},
                     [this](const std::optional<Match>& match) { take_match(match); });
-  if (expected().size() == 1) {
+  if (is_alone()) {
     matchmaking_.stop();
     take_match(std::nullopt);
   }
@@ -305,14 +322,13 @@ void Peer<Number>::take_match(const std::optional<Match>& match) {
       log::warn("[swarm] a group is left: {}", problem.what());
     }
   }
-  const bool is_alone = expected().size() == 1;
-  if (!is_alone && endpoint_.now() < times_.averaging_until) return seek();
+  if (!is_alone() && endpoint_.now() < times_.averaging_until) return seek();
   // An auxiliary peer has nothing to average.
   if (options_.mode == Mode::auxiliary) {
     phase_ = Phase::training;
     return;
   }
-  if (!is_alone) log::warn("[swarm] found no group for epoch {}: makes the step alone", epoch());
+  if (!is_alone()) log::warn("[swarm] found no group for epoch {}: makes the step alone", epoch());
   const auto digest =
       digest_of(fmt::format("alone {} {} {}", endpoint_.name(), epoch(), history()));
   begin_round({.id = std::stoull(digest.substr(0, 16), nullptr, 16),

@@ -57,6 +57,8 @@ struct PeerOptions {
   uint64_t seed = 0;                                        // for the choice among equal donors
   // Other records of the run (RecordRules::kinds), for directory().
   std::map<std::string, std::function<bool(const Record&)>> kinds = {};
+  // Of the records' messages; peers in one process may share what they read.
+  GossipReader reader = own_reader();
 };
 
 // A step that the swarm made.
@@ -150,15 +152,16 @@ class Peer {
   // The state that this peer should have.
   struct Lead {
     StateVersion version;
-    std::vector<std::string> donors;  // other peers that have it
     bool is_own = false;
   };
 
   void take_change(const net::PeerChange& change);
   void tick();
   Lead lead() const;
+  std::vector<std::string> donors() const;
+  void visit_leaders(const std::function<void(const PeerProgress&)>& visit) const;
   std::set<std::string> expected() const;
-  bool is_known(const std::string& peer) const;
+  bool is_alone() const;
   void check_state();
   void check_due();
   void download(const StateVersion& version);

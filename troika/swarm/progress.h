@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,6 +30,9 @@ struct ProgressOptions {
   WallTime least_refresh = std::chrono::milliseconds(500);
   WallTime default_refresh = std::chrono::seconds(3);  // while the speed is not known
   WallTime most_refresh = std::chrono::seconds(10);
+  // Peers of a large swarm tell theirs less often, so that a peer gets about so many of all others,
+  // unless that takes more than most_refresh.
+  double records_per_second = 32;
   WallTime lifetime = std::chrono::seconds(60);  // of a record
 };
 
@@ -90,10 +94,16 @@ class ProgressTracker {
   int64_t epoch() const { return own_.epoch; }
   int64_t samples() const { return own_.samples; }
   const std::string& history() const { return own_.history; }
+  bool is_partial() const { return own_.is_partial; }
 
   // The progress of all peers that are alive, this one included: those whose last record is not
   // much older than the time in which they promised another.
   std::vector<PeerProgress> peers() const;
+  // Visits those of other peers.
+  void visit_others(const std::function<void(const PeerProgress&)>& visit) const;
+  bool is_alive(const std::string& peer) const;
+  // The other peers that have told their progress lately, about.
+  size_t others() const { return others_.size(); }
   SwarmProgress swarm() const;
   // Whether the swarm has the samples of this peer's epoch, or is in a later epoch.
   bool is_due() const;
