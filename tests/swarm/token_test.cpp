@@ -97,7 +97,7 @@ TEST(Tokens, AreRenewedUntilThePeerIsTakenOffTheList) {
 }
 
 TEST(Tokens, SilenceOfTheAuthorityIsNoRefusal) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(1), peer = identity_of(2);
   const auto clock = clock_of(network);
   auto& silent = network.add(identity.name());
