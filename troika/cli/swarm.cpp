@@ -130,8 +130,7 @@ Entry add_swarm(CLI::App& app) {
       [](CLI::App& inner) { return add_peer(inner, /*joins=*/true); });
   add("authority", "admit peers: give tokens to those on a list", add_authority);
   add("monitor", "show the peers of a swarm, their steps, and who contributes what", add_monitor);
-  add("simulate", "simulate a swarm: its peers, their links, churn and liars",
-      add_simulation);
+  add("simulate", "simulate a swarm: its peers, their links, churn and liars", add_simulation);
   return {command, [commands] {
             for (const auto& entry : *commands) {
               if (entry.app->parsed()) return entry.run();

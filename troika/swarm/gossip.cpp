@@ -21,10 +21,6 @@ std::string hash_of(const RecordKey& key) {
   return digest_of(kind + '\n' + peer + '\n' + sub_key).substr(0, 32);
 }
 
-std::string_view short_name(std::string_view peer) {
-  return peer.substr(0, 16);
-}
-
 }  // namespace
 
 GossipDirectory::GossipDirectory(net::Endpoint& endpoint, const Identity& identity,

@@ -17,7 +17,8 @@ namespace troika::swarm {
 
 // Either records, or what the sender holds.
 struct GossipMessage {
-  // Of the sender (gossip_neighbours.h); empty if its other neighbours do not get the message.
+  // The group of the sender (gossip_neighbours.h); empty if its other neighbours do not get the
+  // message.
   std::string group = {};
 
   // The records with hashes in [from, to), with the times at which they were created.

@@ -2,19 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-
 #include "troika/swarm/identity.h"
 
 namespace troika::swarm {
-
-namespace {
-
-std::string_view short_name(std::string_view peer) {
-  return peer.substr(0, 16);
-}
-
-}  // namespace
 
 GossipNeighbours::GossipNeighbours(const std::string& own_name) {
   toggle(own_name);

@@ -6,11 +6,17 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "troika/swarm/gossip_message.h"
 
 namespace troika::swarm {
+
+// The beginning of a name, which tells neighbours apart.
+inline std::string_view short_name(std::string_view peer) {
+  return peer.substr(0, 16);
+}
 
 // Each neighbour has a slot, a small number that no other neighbour has at the time.
 //

@@ -1,4 +1,4 @@
-// What happens to a simulated swarm.
+// A description of what happens to a simulated swarm.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct PeerKind {
   Mode mode = Mode::node;
 };
 
-// What a liar contributes in place of its gradient.
+// The kinds of lies about gradients.
 enum class SimulatedLie : uint8_t {
   none,
   sign_flip,  // minus its gradient

@@ -1,4 +1,5 @@
-// What simulated peers learn: the place of the minimum of |w - w*|^2 / 2. Internal to the room.
+// The problem that simulated peers solve: the place of the minimum of |w - w*|^2 / 2. Internal to
+// the room.
 #pragma once
 
 #include <cstddef>

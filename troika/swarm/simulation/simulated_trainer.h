@@ -16,7 +16,7 @@
 
 namespace troika::swarm {
 
-// What the peers of a simulation share.
+// The parts of a simulation that its peers share.
 struct SimulatedWorld {
   const Scenario& scenario;
   net::SimulatedNetwork& network;
