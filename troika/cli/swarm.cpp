@@ -104,6 +104,8 @@ Command add_simulation(CLI::App& command) {
       "times");
   add("--aggregation", arguments->aggregation, "swarm.aggregation of the peers")
       ->check(CLI::IsMember({"mean", "centred_clip"}));
+  add("--group-size", arguments->group_size,
+      "peers of a group, about, in two rounds of groups for each step; 0: one group of all");
   add("--target-batch", arguments->target_batch, "samples of a step");
   add("--batch", arguments->batch, "samples that a peer computes at a time");
   add("--numbers", arguments->numbers, "parameters of the model");

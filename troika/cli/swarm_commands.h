@@ -40,6 +40,7 @@ struct SwarmSimulationArguments {
   double liars = 0;                        // share
   std::vector<std::string> lies = {"sign_flip"};
   std::string aggregation = "mean";
+  size_t group_size = 0;
   int64_t target_batch = 16'384;
   int64_t batch = 8;
   uint64_t numbers = 18'000'000;

@@ -140,6 +140,7 @@ int run_swarm_simulation(const SwarmSimulationArguments& arguments) {
       .liars = arguments.liars,
       .aggregation = arguments.aggregation == "mean" ? swarm::Aggregation::mean
                                                      : swarm::Aggregation::centred_clip,
+      .group_size = arguments.group_size,
       .target_batch = arguments.target_batch,
       .batch = arguments.batch,
       .numbers = arguments.numbers,

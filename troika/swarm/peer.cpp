@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
-#include <tuple>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
@@ -32,8 +30,9 @@ RecordRules rules_of(const std::string& run, const std::string& authority,
 
 template <typename Number>
 std::string schema_of(const PeerOptions<Number>& options) {
-  return digest_of(text_of({options.schema, options.target_batch, options.packing_name,
-                            options.least_part, options.aggregation, sizeof(Number)}));
+  return digest_of(
+      text_of({options.schema, options.target_batch, options.packing_name, options.least_part,
+               options.aggregation, options.group_size, sizeof(Number)}));
 }
 
 }  // namespace
@@ -53,11 +52,13 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                 .is_client = options_.mode != Mode::node,
                 .schema = schema_}),
       matchmaking_(endpoint, directory_),
+      others_(tracker_, options_.mode),
       averager_(endpoint),
       states_(endpoint, callbacks_.state, options_.most_state),
       random_(options_.seed),
       times_{.phase = endpoint.now(),
              .matches = AdaptiveTimeout(kLeastWait, options_.matchmaking_time),
+             .columns = AdaptiveTimeout(kLeastWait, options_.averaging_time),
              .rounds = AdaptiveTimeout(kLeastWait, options_.sender_timeout)} {
   if (endpoint.name() != identity.name() || options_.target_batch < 1) {
     throw Error("swarm", ErrorKind::usage,
@@ -80,6 +81,12 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                  .got = "empty ones",
                  .expected = "at least `due`, `state` and `load`"});
   }
+  if (options_.group_size > 0 && options_.aggregation != Aggregation::mean) {
+    throw Error("swarm", ErrorKind::usage,
+                {.what = "groups that are parts of a swarm",
+                 .got = "centred clipping",
+                 .expected = "a mean: rows of a grid differ in weight"});
+  }
   directory_.use_token(options_.token);
   endpoint_.listen_to_peers([this](const net::PeerChange& change) { take_change(change); });
   directory_.watch([this](const Record& record) {
@@ -98,11 +105,7 @@ Peer<Number>::~Peer() {
 
 template <typename Number>
 void Peer<Number>::take_change(const net::PeerChange& change) {
-  if (change.is_up) {
-    others_.connected.insert(change.peer);
-  } else {
-    others_.connected.erase(change.peer);
-  }
+  others_.take_change(change);
   directory_.take_change(change);
   averager_.take_change(change);
   matchmaking_.take_change(change);
@@ -119,73 +122,11 @@ void Peer<Number>::tick() {
   check_due();
 }
 
-// The other peers that define the state.
-template <typename Number>
-void Peer<Number>::visit_leaders(const std::function<void(const PeerProgress&)>& visit) const {
-  tracker_.visit_others([&](const PeerProgress& peer) {
-    if (!peer.is_client && others_.connected.contains(peer.peer)) visit(peer);
-  });
-}
-
-template <typename Number>
-typename Peer<Number>::Lead Peer<Number>::lead() const {
-  using Version = std::tuple<int64_t, std::string_view, bool>;
-  std::map<Version, size_t> states;  // with their peers
-  visit_leaders([&](const PeerProgress& peer) {
-    ++states[{peer.epoch, peer.history, peer.is_partial}];
-  });
-  const Version own{epoch(), history(), tracker_.is_partial()};
-  // Clients and auxiliary peers lead only themselves, while they know no node.
-  if (options_.mode == Mode::node || states.empty()) ++states[own];
-  const auto rank = [](const auto& state) {
-    const auto& [epoch, history, is_partial] = state.first;
-    return std::tuple(epoch, !is_partial, state.second);
-  };
-  auto best = states.begin();
-  for (auto state = states.begin(); state != states.end(); ++state) {
-    // The least history wins among equals.
-    if (rank(*state) > rank(*best)) best = state;
-  }
-  const auto& [epoch, history, is_partial] = best->first;
-  return {.version = {epoch, std::string(history), is_partial}, .is_own = best->first == own};
-}
-
-// The other peers that have the state that leads.
-template <typename Number>
-std::vector<std::string> Peer<Number>::donors() const {
-  const auto leading = lead().version;
-  std::vector<std::string> names;
-  visit_leaders([&](const PeerProgress& peer) {
-    if (StateVersion{peer.epoch, peer.history, peer.is_partial} == leading) {
-      names.push_back(peer.peer);
-    }
-  });
-  return names;
-}
-
-template <typename Number>
-std::set<std::string> Peer<Number>::expected() const {
-  std::set<std::string> names{endpoint_.name()};
-  tracker_.visit_others([&](const PeerProgress& peer) {
-    if (!others_.connected.contains(peer.peer)) return;
-    const bool is_equal = peer.epoch == epoch() && peer.history == history();
-    // It still averages, or its records are late, and it will come.
-    const bool is_late = peer.epoch < epoch() && others_.last_group.contains(peer.peer);
-    if (is_equal || is_late) names.insert(peer.peer);
-  });
-  return names;
-}
-
-template <typename Number>
-bool Peer<Number>::is_alone() const {
-  return expected().size() == 1;
-}
-
 template <typename Number>
 void Peer<Number>::check_state() {
   if (phase_ == Phase::averaging) return;
   const auto now = endpoint_.now();
-  const auto leading = lead();
+  const auto leading = others_.lead();
   if (leading.is_own) {
     times_.apart.reset();
     if (phase_ != Phase::downloading) return;
@@ -200,6 +141,9 @@ void Peer<Number>::check_state() {
     if (leading.version.epoch < states_.least_epoch()) download(leading.version);
     return;
   }
+  // Other columns have ended, and this one may be late.
+  const bool is_next = leading.version.epoch == epoch() + 1;
+  if (is_next && phase_ == Phase::matching && step_.groups.is_column()) return;
   // A node may end the averaging that this client has ended long after it.
   const bool is_late = leading.version.epoch + 1 == epoch();
   const auto patience =
@@ -212,7 +156,7 @@ void Peer<Number>::check_state() {
 template <typename Number>
 void Peer<Number>::download(const StateVersion& version) {
   matchmaking_.stop();
-  contribution_ = {};
+  step_ = {};
   if (options_.mode == Mode::auxiliary) {
     phase_ = Phase::training;
     return begin_epoch(version);
@@ -222,7 +166,7 @@ void Peer<Number>::download(const StateVersion& version) {
   states_.download(
       version.epoch,
       [this] {
-        auto names = donors();
+        auto names = others_.donors();
         for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random_.below(i)]);
         return names;
       },
@@ -254,7 +198,7 @@ void Peer<Number>::report(int64_t samples) {
 template <typename Number>
 void Peer<Number>::check_due() {
   if (phase_ != Phase::training || !tracker_.is_due()) return;
-  const auto leading = lead();
+  const auto leading = others_.lead();
   // Auxiliary peers and clients do not lead, but follow the state that they have.
   if (leading.version.epoch != epoch() || leading.version.history != history()) return;
   phase_ = Phase::due;
@@ -278,29 +222,47 @@ void Peer<Number>::contribute(int64_t epoch, Values values, double weight) {
          .expected = "values, and a weight in [0, 1e15]"});
   }
   if (phase_ != Phase::due || epoch != this->epoch()) return;
-  contribution_ = {std::move(values), weight};
+  auto peers = others_.expected();
+  const StepGroups groups(fmt::format("{} {}", epoch, history()),
+                          grid_side(peers.size(), options_.group_size), endpoint_.name());
+  step_ = {std::move(values), weight, groups, std::move(peers)};
   times_.averaging_until = endpoint_.now() + options_.averaging_time;
   seek();
 }
 
 template <typename Number>
 std::string Peer<Number>::gathered(Mode mode) const {
-  const auto& values = contribution_.first;
-  return Gathered{mode, options_.bandwidth.value_or(0), values ? values->size() : 0}.text();
+  return Gathered{mode, options_.bandwidth.value_or(0), step_.values ? step_.values->size() : 0,
+                  step_.groups.part()}
+      .text();
+}
+
+// Whether these are all peers of the group that this peer knows to come.
+template <typename Number>
+bool Peer<Number>::is_complete(const std::vector<GroupMember>& members) const {
+  if (step_.groups.is_column()) return step_.groups.is_complete(members);
+  return std::ranges::all_of(others_.expected(), [&](const std::string& peer) {
+    return !step_.groups.may_have(peer) ||
+           std::ranges::binary_search(members, peer, {}, &GroupMember::name);
+  });
+}
+
+template <typename Number>
+bool Peer<Number>::is_alone() const {
+  return !step_.groups.is_column() && is_complete({GroupMember{endpoint_.name(), {}}});
 }
 
 template <typename Number>
 void Peer<Number>::seek() {
   phase_ = Phase::matching;
   times_.phase = endpoint_.now();
-  const auto deadline =
-      directory_.now() + std::chrono::duration_cast<WallTime>(times_.matches.limit());
-  matchmaking_.seek({.key = fmt::format("{} {}", epoch(), history()),
+  const auto limit = (step_.groups.is_column() ? times_.columns : times_.matches).limit();
+  matchmaking_.seek({.key = step_.groups.key(),
                      .schema = schema_,
-                     .deadline = deadline,
+                     .deadline = directory_.now() + std::chrono::duration_cast<WallTime>(limit),
                      .is_client = options_.mode == Mode::client,
                      .gathered = gathered(options_.mode),
-                     .expected = [this] { return expected(); },
+                     .is_complete = [this](const auto& members) { return is_complete(members); },
                      .admits =
                          [this](const std::string& peer) {
                            return options_.authority.empty() || tracker_.is_alive(peer);
@@ -315,22 +277,26 @@ void Peer<Number>::seek() {
 template <typename Number>
 void Peer<Number>::take_match(const std::optional<Match>& match) {
   if (match) {
-    times_.matches.add(endpoint_.now() - times_.phase);
+    (step_.groups.is_column() ? times_.columns : times_.matches)
+        .add(endpoint_.now() - times_.phase);
     try {
       return begin_round(*match);
     } catch (const Error& problem) {
       log::warn("[swarm] a group is left: {}", problem.what());
     }
   }
-  if (!is_alone() && endpoint_.now() < times_.averaging_until) return seek();
+  const bool is_behind = others_.lead().version.epoch > epoch();
+  if (!is_alone() && !is_behind && endpoint_.now() < times_.averaging_until) return seek();
   // An auxiliary peer has nothing to average.
-  if (options_.mode == Mode::auxiliary) {
+  if (options_.mode == Mode::auxiliary || is_behind) {
     phase_ = Phase::training;
-    return;
+    return check_state();
   }
-  if (!is_alone()) log::warn("[swarm] found no group for epoch {}: makes the step alone", epoch());
-  const auto digest =
-      digest_of(fmt::format("alone {} {} {}", endpoint_.name(), epoch(), history()));
+  if (!is_alone()) {
+    log::warn("[swarm] found no group for epoch {}: makes the step alone", epoch());
+    step_.groups = StepGroups(step_.groups.key());
+  }
+  const auto digest = digest_of(fmt::format("alone {} {}", endpoint_.name(), step_.groups.key()));
   begin_round({.id = std::stoull(digest.substr(0, 16), nullptr, 16),
                .members = {{endpoint_.name(), gathered(Mode::node)}}});
 }
@@ -341,20 +307,22 @@ net::Duration Peer<Number>::round_timeout(const Match& match) {
   const bool is_back = std::ranges::any_of(
       match.members, [this](const auto& member) { return times_.silent.contains(member.name); });
   if (is_back) times_.rounds.raise();
-  const auto& values = contribution_.first;
-  const double bytes = values ? static_cast<double>(values->size() * sizeof(Number)) : 0;
+  const size_t numbers = step_.values ? step_.values->size() : 0;
+  const auto bytes = static_cast<double>(numbers * sizeof(Number));
   return times_.rounds.limit(2 * bytes, slowest_link(match));
 }
 
 template <typename Number>
 void Peer<Number>::begin_round(const Match& match) {
-  const auto& [values, weight] = contribution_;
+  const auto& values = step_.values;
   const auto group =
       group_of(match, values ? std::optional(values->size()) : std::nullopt, options_.least_part);
+  const bool counts =
+      !step_.groups.is_column() || sources_of(match).names.contains(endpoint_.name());
   phase_ = Phase::averaging;
   times_.phase = endpoint_.now();
   averager_.begin<Number>(
-      group, values, weight,
+      group, values, counts ? step_.weight : 0,
       {.sender_timeout = round_timeout(match),
        .packing = options_.packing,
        .aggregation = options_.aggregation},
@@ -372,20 +340,33 @@ void Peer<Number>::end_round(const Match& match, const AveragingResult& result) 
   }
   // A peer that is alone takes no time.
   if (match.members.size() > 1) times_.rounds.add(endpoint_.now() - times_.phase);
-  const auto values = std::exchange(contribution_, {}).first;
+  if (step_.groups.is_row()) {
+    step_.groups.end_row(match, result, options_.mode != Mode::auxiliary);
+    step_.weight = step_.groups.part().weight;
+    return seek();
+  }
+  auto made = std::exchange(step_, {});
   phase_ = Phase::training;
   // No member had a sample, although others extrapolated some: there is no step.
   if (result.weight == 0) return;
-  others_.last_group.clear();
-  for (const auto& member : match.members) others_.last_group.insert(member.name);
-  const bool is_partial = !result.is_complete();
+  // Members of other columns are not known by name.
+  auto peers = made.groups.is_column() ? std::move(made.peers) : std::set<std::string>();
   SwarmStep step{.epoch = epoch(), .members = {}, .averaging = result};
-  for (const auto& member : match.members) step.members.push_back(member.name);
+  for (const auto& member : match.members) {
+    peers.insert(member.name);
+    step.members.push_back(member.name);
+  }
+  others_.set_last_step(std::move(peers));
+  const auto name =
+      made.groups.is_column() ? name_of_column(match, result) : std::to_string(match.id);
+  const bool is_partial = !result.is_complete();
   begin_epoch({.epoch = epoch() + 1,
-               .history = digest_of(fmt::format("{} {} {}", history(), match.id,
-                                                is_partial ? endpoint_.name() : "")),
+               .history = digest_of(
+                   fmt::format("{} {} {}", history(), name, is_partial ? endpoint_.name() : "")),
                .is_partial = is_partial});
-  if (callbacks_.averaged && options_.mode != Mode::auxiliary) callbacks_.averaged(step, values);
+  if (callbacks_.averaged && options_.mode != Mode::auxiliary) {
+    callbacks_.averaged(step, made.values);
+  }
 }
 
 template class Peer<float>;

@@ -91,6 +91,7 @@ class ProgressTracker {
   // Adds samples that this peer has processed.
   void report(int64_t samples);
 
+  const std::string& own_name() const { return own_.peer; }
   int64_t epoch() const { return own_.epoch; }
   int64_t samples() const { return own_.samples; }
   const std::string& history() const { return own_.history; }

@@ -53,6 +53,7 @@ struct Scenario {
   double liars = 0;                     // the share of peers that lie
   std::vector<SimulatedLie> lies = {};  // that they take in turn
   Aggregation aggregation = Aggregation::mean;
+  size_t group_size = 0;  // PeerOptions
 
   int64_t target_batch = 1024;   // samples of a step
   int64_t batch = 1;             // samples that a peer computes at a time

@@ -54,6 +54,7 @@ PeerOptions<float> SimulatedTrainer::options(size_t index) const {
   options.run = "simulated";
   options.target_batch = scenario.target_batch;
   options.aggregation = scenario.aggregation;
+  options.group_size = scenario.group_size;
   options.mode = kind_.mode;
   // A number of 4 bytes takes as long as what it stands for.
   options.bandwidth =
