@@ -232,6 +232,7 @@ void Matchmaking::ask_next() {
     const bool is_before = search_.is_client || theirs < place();
     if (record.peer == endpoint_.name() || body.key != search_.key || body.is_client ||
         !is_before || !connected_.contains(record.peer) ||
+        (search_.admits && !search_.admits(record.peer)) ||
         (avoided != avoided_.end() && avoided->second > now)) {
       continue;
     }

@@ -58,7 +58,7 @@ struct Search {
   // Whether a leader begins with these members, of which it is one, before the deadline. Empty: it
   // does not.
   std::function<bool(const std::vector<GroupMember>& members)> is_complete = {};
-  // Whether this peer leads another one. Empty: any.
+  // Whether this peer leads another one, or is led by it. Empty: any.
   std::function<bool(const std::string& peer)> admits = {};
 };
 

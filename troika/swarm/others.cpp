@@ -4,6 +4,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "troika/base/log.h"
+
 namespace troika::swarm {
 
 void Others::take_change(const net::PeerChange& change) {
@@ -12,6 +14,21 @@ void Others::take_change(const net::PeerChange& change) {
   } else {
     connected_.erase(change.peer);
   }
+}
+
+void Others::update_bans() {
+  auto banned = bans_.banned_by(tracker_.nodes());
+  if (banned == banned_) return;
+  for (const auto& peer : banned) {
+    if (banned_.contains(peer)) continue;
+    if (peer == tracker_.own_name()) {
+      log::warn("[swarm] the other peers have banned this one: it trains alone");
+    } else {
+      log::warn("[swarm] {} is banned", peer.substr(0, 8));
+    }
+  }
+  banned_ = std::move(banned);
+  tracker_.ban(banned_);
 }
 
 // The other peers that define the state.

@@ -25,6 +25,7 @@ RecordRules rules_of(const std::string& run, const std::string& authority,
                      std::map<std::string, std::function<bool(const Record&)>> kinds) {
   kinds[kSeeking] = is_seeking;
   kinds[kProgress] = is_progress;
+  kinds[kAccusation] = is_accusation;
   return {.run = run, .authority = authority, .kinds = std::move(kinds)};
 }
 
@@ -52,7 +53,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                 .is_client = options_.mode != Mode::node,
                 .schema = schema_}),
       matchmaking_(endpoint, directory_),
-      others_(tracker_, options_.mode),
+      others_(directory_, tracker_, options_.mode),
       averager_(endpoint),
       states_(endpoint, callbacks_.state, options_.most_state),
       random_(options_.seed),
@@ -91,6 +92,7 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
   endpoint_.listen_to_peers([this](const net::PeerChange& change) { take_change(change); });
   directory_.watch([this](const Record& record) {
     tracker_.take_change(record);
+    others_.take_change(record);
     matchmaking_.reconsider();
   });
   begin_epoch(options_.version);
@@ -118,6 +120,7 @@ void Peer<Number>::tick() {
   if (phase_ == Phase::discovering && endpoint_.now() - times_.phase >= options_.discovery_time) {
     phase_ = Phase::training;
   }
+  others_.update_bans();
   check_state();
   check_due();
 }
@@ -265,7 +268,8 @@ void Peer<Number>::seek() {
                      .is_complete = [this](const auto& members) { return is_complete(members); },
                      .admits =
                          [this](const std::string& peer) {
-                           return options_.authority.empty() || tracker_.is_alive(peer);
+                           return !others_.is_banned(peer) &&
+                                  (options_.authority.empty() || tracker_.is_alive(peer));
                          }},
                     [this](const std::optional<Match>& match) { take_match(match); });
   if (is_alone()) {
@@ -331,6 +335,7 @@ void Peer<Number>::begin_round(const Match& match) {
 
 template <typename Number>
 void Peer<Number>::end_round(const Match& match, const AveragingResult& result) {
+  others_.judge(result);
   times_.silent.clear();
   for (const auto& [name, why] : result.excluded) {
     if (why == kSilent) times_.silent.insert(name);

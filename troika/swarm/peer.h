@@ -146,6 +146,8 @@ class Peer {
   bool is_due() const { return phase_ == Phase::due; }
   // Whether a contribution is on its way: neither averaged, nor discarded yet.
   bool is_averaging() const { return phase_ == Phase::matching || phase_ == Phase::averaging; }
+  // Whether the other peers have found that a peer, maybe this one, lies (bans.h).
+  bool is_banned(const std::string& peer) const { return others_.is_banned(peer); }
   bool is_connected(const std::string& peer) const { return others_.is_connected(peer); }
   SwarmProgress progress() const { return tracker_.swarm(); }
   // The peers of this schema that are alive, this one first.

@@ -157,13 +157,24 @@ WallTime ProgressTracker::refresh() const {
 void ProgressTracker::visit_others(const std::function<void(const PeerProgress&)>& visit) const {
   const auto now = directory_.now();
   for (const auto& [name, progress] : others_) {
-    if (is_fresh(progress, now)) visit(progress);
+    if (is_fresh(progress, now) && !banned_.contains(name)) visit(progress);
   }
+}
+
+std::set<std::string> ProgressTracker::nodes() const {
+  std::set<std::string> names;
+  if (!own_.is_client) names.insert(own_.peer);
+  const auto now = directory_.now();
+  for (const auto& [name, progress] : others_) {
+    if (is_fresh(progress, now) && !progress.is_client) names.insert(name);
+  }
+  return names;
 }
 
 bool ProgressTracker::is_alive(const std::string& peer) const {
   const auto found = others_.find(peer);
-  return peer == own_.peer || (found != others_.end() && is_fresh(found->second, directory_.now()));
+  return peer == own_.peer || (found != others_.end() && !banned_.contains(peer) &&
+                               is_fresh(found->second, directory_.now()));
 }
 
 std::vector<PeerProgress> ProgressTracker::peers() const {

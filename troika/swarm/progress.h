@@ -6,7 +6,9 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/net/endpoint.h"
@@ -103,6 +105,10 @@ class ProgressTracker {
   // Visits those of other peers.
   void visit_others(const std::function<void(const PeerProgress&)>& visit) const;
   bool is_alive(const std::string& peer) const;
+  // These others do not count from now on.
+  void ban(std::set<std::string> peers) { banned_ = std::move(peers); }
+  // This peer, and the others that are alive, banned ones too, and that are not clients.
+  std::set<std::string> nodes() const;
   // The other peers that have told their progress lately, about.
   size_t others() const { return others_.size(); }
   SwarmProgress swarm() const;
@@ -120,6 +126,7 @@ class ProgressTracker {
   const ProgressOptions options_;
   PeerProgress own_;
   std::map<std::string, PeerProgress> others_;
+  std::set<std::string> banned_;
   std::map<std::string, std::deque<PeerProgress>> told_;  // the last epochs, by peer
   SampleRate rate_;
   net::Ticket timer_ = 0;
