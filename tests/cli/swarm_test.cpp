@@ -135,6 +135,20 @@ TEST_F(SwarmCommands, TrainTogetherAndAreWatched) {
   EXPECT_THAT(late.text(), HasSubstr("no peer of the swarm at " + address));
 }
 
+TEST_F(SwarmCommands, SimulateWritesWhatEachPeerDid) {
+  const std::string command = "swarm simulate --peers 4 --hours 0.01 --numbers 100000";
+  Process simulated(folder_.path(), command + " --target-batch 128 --json report.json");
+  ASSERT_EQ(simulated.wait(), 0) << simulated.text();
+  EXPECT_THAT(simulated.text(), HasSubstr("peers       4 in all, 4 at the end"));
+  const auto report = nlohmann::json::parse(read_file(folder_ / "report.json"));
+  ASSERT_EQ(report.at("peers").size(), 4U);
+  EXPECT_EQ(report.at("peers")[0].at("kind"), "1:200:200:10:10");
+  EXPECT_GT(report.at("steps"), 0);
+  Process wrong(folder_.path(), command + " --kind 1:100:100:ten:10");
+  EXPECT_EQ(wrong.wait(), 2);
+  EXPECT_THAT(wrong.text(), HasSubstr("[swarm simulate] --kind; got 1:100:100:ten:10, expected "));
+}
+
 TEST_F(SwarmCommands, AuthorityAdmitsThePeersOnItsList) {
   write_file_atomically(folder_ / "list", "# nobody yet\n");
   Process authority(folder_.path(), "swarm authority --key key --list list");

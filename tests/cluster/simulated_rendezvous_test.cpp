@@ -9,9 +9,9 @@
 #include <set>
 #include <vector>
 
-#include "tests/support/simulated_network.h"
 #include "troika/cluster/rendezvous/relay.h"
 #include "troika/cluster/rendezvous/rendezvous_service.h"
+#include "troika/net/simulated_network.h"
 
 namespace troika::cluster {
 namespace {
@@ -26,7 +26,7 @@ constexpr int kMachine = 128;  // ranks of one
 // A rank that follows the same protocol as Line and ServerConnection.
 class SimulatedRank {
  public:
-  SimulatedRank(test::SimulatedNetwork& network, int rank)
+  SimulatedRank(net::SimulatedNetwork& network, int rank)
       : network_(network), rank_(rank), endpoint_(network.add(name())) {
     relay_ = std::make_unique<Relay>(endpoint_, kServer, kRanks);
     relay_->start();
@@ -118,7 +118,7 @@ class SimulatedRank {
     }
   }
 
-  test::SimulatedNetwork& network_;
+  net::SimulatedNetwork& network_;
   const int rank_;
   net::Endpoint& endpoint_;
   std::unique_ptr<Relay> relay_;
@@ -157,7 +157,7 @@ class SimulatedWorld {
   net::Duration now() const { return network_.now(); }
 
  private:
-  test::SimulatedNetwork network_;
+  net::SimulatedNetwork network_;
   net::Endpoint& endpoint_;
   RendezvousService service_;
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;

@@ -6,13 +6,12 @@
 
 #include "tests/net/endpoints.h"
 #include "tests/support/faulty_endpoint.h"
-#include "tests/support/simulated_network.h"
+#include "troika/net/simulated_network.h"
 
 namespace troika::net {
 namespace {
 
 using test::FaultyEndpoint;
-using test::SimulatedNetwork;
 
 constexpr Channel kChannel = 100;
 

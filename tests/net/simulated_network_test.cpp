@@ -1,5 +1,5 @@
 // The simulated network keeps the promises of Endpoint, and the same seed gives the same run.
-#include "tests/support/simulated_network.h"
+#include "troika/net/simulated_network.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,6 @@ namespace troika::net {
 namespace {
 
 using test::FaultyEndpoint;
-using test::SimulatedNetwork;
 
 TEST(Simulation, MessagesOfEverySizeArriveInOrder) {
   SimulatedNetwork network(1);
@@ -41,6 +40,54 @@ TEST(Simulation, TimeIsThatOfTheClockAndDeadlinesCostNone) {
   char buffer[1];
   EXPECT_ERROR(receive_by(b, "a", 1, buffer, Deadline::after(std::chrono::hours(9))),
                ErrorKind::timeout, "[net] a message from a did not finish in time");
+}
+
+TEST(Simulation, ConnectionsOfAnEndpointShareItsAccess) {
+  constexpr auto kLatency = std::chrono::milliseconds(10);
+  const std::string text(50'000 - kFrameHead, 'x');
+  for (const bool is_up : {true, false}) {
+    SimulatedNetwork network(1, {kLatency, kLatency});
+    auto& slow =
+        network.add("slow", is_up ? SimulatedAccess{.up = 1e6} : SimulatedAccess{.down = 1e6});
+    std::vector<std::unique_ptr<Receipt>> receipts;
+    for (const std::string name : {"a", "b"}) {
+      auto& other = network.add(name);
+      network.connect("slow", name);
+      auto& from = is_up ? slow : other;
+      auto& to = is_up ? other : slow;
+      receipts.push_back(std::make_unique<Receipt>(to, from.name(), 1, text.size()));
+      from.send(to.name(), 1, std::string_view(text), Priority::normal, {});
+    }
+    EXPECT_EQ(receipts[0]->text(), text);
+    EXPECT_EQ(network.now(), std::chrono::milliseconds(60)) << is_up;
+    EXPECT_EQ(receipts[1]->text(), text);
+    EXPECT_EQ(network.now(), std::chrono::milliseconds(110)) << is_up;
+    const auto traffic = network.traffic("slow");
+    EXPECT_EQ(is_up ? traffic.sent : traffic.received, 100'000u);
+  }
+}
+
+TEST(Simulation, AShortMessageMayStandForALongOne) {
+  SimulatedNetwork network(1, {.least_latency = std::chrono::milliseconds(10),
+                               .most_latency = std::chrono::milliseconds(10),
+                               .bytes_per_second = 1e6,
+                               .weigh = [](Channel channel, uint64_t bytes) {
+                                 return channel == 1 ? 1000 * bytes : bytes;
+                               }});
+  auto& a = network.add("a");
+  auto& b = network.add("b");
+  network.connect("a", "b");
+  const std::string text(1000, 'x');
+  Receipt light(b, "a", 2, text.size());
+  Receipt heavy(b, "a", 1, text.size());
+  a.send("b", 1, std::string_view(text), Priority::normal, {});
+  EXPECT_EQ(heavy.text(), text);
+  EXPECT_EQ(network.traffic("a").sent, 1'000'000 + kFrameHead);
+  EXPECT_GT(network.now(), std::chrono::milliseconds(1010));
+  EXPECT_LT(network.now(), std::chrono::milliseconds(1011));
+  a.send("b", 2, std::string_view(text), Priority::normal, {});
+  EXPECT_EQ(light.text(), text);
+  EXPECT_EQ(network.traffic("b").received, 1'001'000 + 2 * kFrameHead);
 }
 
 // Ranks pass a sum around a ring. Returns the ranks and times of all steps.

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
-#include "tests/support/simulated_network.h"
+#include "troika/net/simulated_network.h"
 
 namespace troika::server {
 namespace {
@@ -32,7 +32,7 @@ class GatheredMessages : public testing::Test {
     ASSERT_TRUE(to_.run_until([&] { return messages_.size() >= count; }, std::chrono::seconds(9)));
   }
 
-  test::SimulatedNetwork network_;
+  net::SimulatedNetwork network_;
   net::Endpoint& from_;
   net::Endpoint& to_;
   std::vector<std::string> messages_;

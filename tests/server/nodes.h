@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/support/faulty_endpoint.h"
-#include "tests/support/simulated_network.h"
+#include "troika/net/simulated_network.h"
 #include "troika/server/scheduler.h"
 #include "troika/server/server.h"
 #include "troika/server/worker.h"
@@ -98,7 +98,7 @@ class Nodes {
     return *endpoint;
   }
 
-  test::SimulatedNetwork network_;
+  net::SimulatedNetwork network_;
   const test::Faults faults_;
   uint64_t seed_;
   std::map<std::string, std::unique_ptr<test::FaultyEndpoint>> endpoints_;

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/simulated_network.h"
 #include "troika/base/error.h"
 #include "troika/base/random.h"
+#include "troika/net/simulated_network.h"
 #include "troika/server/summation.h"
 
 namespace troika::server {
@@ -20,7 +20,7 @@ namespace troika::server {
 class Sums {
  public:
   Sums(int workers, int spares, size_t credit = 0, uint64_t seed = 1,
-       test::SimulatedLinks links = {}, SummationCoding coding = {}, size_t lead = 0)
+       net::SimulatedLinks links = {}, SummationCoding coding = {}, size_t lead = 0)
       : network_(seed, links) {
     std::vector<std::string> names;
     for (int i = 0; i < workers + spares; ++i) {
@@ -44,7 +44,7 @@ class Sums {
 
   SummationClient& client(size_t i) { return *clients_[i]; }
   SummationServer& server(size_t i) { return *servers_[i]; }
-  test::SimulatedNetwork& network() { return network_; }
+  net::SimulatedNetwork& network() { return network_; }
   void end_client(size_t i) { clients_[i].reset(); }
   void wait(std::chrono::milliseconds at_most = std::chrono::milliseconds(60'000)) {
     for (auto& client : clients_) {
@@ -63,7 +63,7 @@ class Sums {
   }
 
  private:
-  test::SimulatedNetwork network_;
+  net::SimulatedNetwork network_;
   std::vector<std::unique_ptr<SummationServer>> servers_;
   std::vector<net::Endpoint*> endpoints_;
   std::vector<std::unique_ptr<SummationClient>> clients_;

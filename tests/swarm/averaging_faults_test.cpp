@@ -19,7 +19,7 @@ constexpr size_t kChunk = 65'536;  // numbers
 constexpr size_t kPeers = 5;       // the last one is a client, and the first or it is lost
 const std::vector<size_t> kParts{2 * kChunk, 2 * kChunk, 2 * kChunk + 100, 2 * kChunk, 0};
 constexpr size_t kNumbersOfAll = 8 * kChunk + 100;
-constexpr test::SimulatedLinks kLinks{.bytes_per_second = 100e6};
+const net::SimulatedLinks kLinks{.bytes_per_second = 100e6};
 
 // All numbers of a peer's vector are the same, so that sets of peers have different averages.
 double value_of(size_t peer) {

@@ -18,7 +18,7 @@ class SimulatedGroup {
   using Values = std::shared_ptr<std::vector<double>>;
 
   SimulatedGroup(const std::vector<Mode>& modes, const std::vector<size_t>& parts,
-                 test::SimulatedLinks links = {}, uint64_t seed = 1)
+                 net::SimulatedLinks links = {}, uint64_t seed = 1)
       : network(seed, links) {
     group.id = 17;
     for (size_t i = 0; i < modes.size(); ++i) {
@@ -49,7 +49,7 @@ class SimulatedGroup {
     }
   }
 
-  test::SimulatedNetwork network;
+  net::SimulatedNetwork network;
   AveragingGroup group;
   std::vector<net::Endpoint*> endpoints;
   std::vector<std::unique_ptr<Averager>> averagers;

@@ -41,7 +41,7 @@ class Gossip {
   }
 
   const RecordRules rules{.run = "run", .kinds = {{"kind", [](const Record&) { return true; }}}};
-  test::SimulatedNetwork network{1};
+  net::SimulatedNetwork network{1};
   int changes = 0;  // connections that ended, at each end
   std::vector<std::unique_ptr<Identity>> identities;
   std::vector<net::Endpoint*> endpoints;
@@ -64,6 +64,35 @@ TEST(Gossip, TheNewestRecordReachesAllOfAChain) {
   pass(swarm.network, .1);
   for (size_t i = 0; i < 5; ++i) EXPECT_THAT(swarm.bodies(i), ElementsAre("other"));
   EXPECT_THAT(seen, ElementsAre("first", "other", "second", ""));
+}
+
+// Returns the bytes of a message with a record that a peer of a mesh publishes.
+uint64_t message_in_mesh(size_t peers) {
+  Gossip swarm(peers);
+  for (size_t i = 0; i < peers; ++i) {
+    for (size_t j = 0; j < i; ++j) swarm.connect(j, i);
+  }
+  const auto sent = [&](size_t peer) {
+    return swarm.network.traffic(swarm.endpoints[peer]->name()).sent;
+  };
+  // All tell their groups.
+  for (size_t i = 0; i < peers; ++i) {
+    swarm.publish(i, "first");
+    pass(swarm.network, .1);
+  }
+  std::vector<uint64_t> before;
+  for (size_t i = 0; i < peers; ++i) before.push_back(sent(i));
+  swarm.publish(0, "other");
+  pass(swarm.network, .1);
+  for (size_t i = 1; i < peers; ++i) {
+    EXPECT_THAT(swarm.bodies(i), testing::Contains("other"));
+    EXPECT_EQ(sent(i), before[i]) << "it has passed the record on";
+  }
+  return (sent(0) - before[0]) / (peers - 1);
+}
+
+TEST(Gossip, MessagesInAMeshAreAsShortInALargeOne) {
+  EXPECT_EQ(message_in_mesh(9), message_in_mesh(3));
 }
 
 TEST(Gossip, TwoHalvesThatMeetHaveOneSet) {
@@ -143,7 +172,7 @@ TEST(Gossip, NeighboursThatForgeAreDisconnected) {
   std::string escaped;
   for (const char c : text)
     escaped += (c == '"' || c == '\\') ? std::string("\\") + c : std::string(1, c);
-  const auto message = R"({"records":[")" + escaped + R"("],"sent_to":[]})";
+  const auto message = R"({"group":"","records":[")" + escaped + R"("],"sent_to":[]})";
   net::send_owned(*swarm.endpoints[2], swarm.endpoints[1]->name(), kGossip,
                   std::make_shared<const std::string>(message));
   pass(swarm.network, 1);
@@ -157,7 +186,8 @@ TEST(Gossip, NeighboursThatForgeAreDisconnected) {
 TEST(Gossip, RandomMessagesCrashNothing) {
   Gossip swarm(2);
   Random random(1);
-  const std::string valid = R"({"records":[""],"sent_to":[],"from":"","to":"g","have":{"0":1}})";
+  const std::string valid =
+      R"({"group":"","records":[""],"sent_to":[],"from":"","to":"g","have":{"0":1}})";
   for (int trial = 0; trial < 300; ++trial) {
     swarm.connect(0, 1);
     auto text = valid;

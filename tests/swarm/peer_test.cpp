@@ -257,7 +257,7 @@ TEST(Peers, OthersThatTrainSomethingElseCountForNobody) {
 // A peer that was called, and then had to download a state, is due no more when the peers that
 // were ahead are gone.
 TEST(Peers, AContributionIsAwaitedOnlyWhileThePeerIsDue) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto own = identity_of(1), other = identity_of(2);
   const auto add = [&](const Identity& identity, const StateVersion& version) {
     return std::make_unique<Peer<double>>(
@@ -306,7 +306,7 @@ TEST(Timeouts, AreRaisedAndFallAgain) {
 }
 
 TEST(Peers, WrongUsesAreRefused) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(1);
   const PeerCallbacks<double> callbacks{.due = [](int64_t) {},
                                         .averaged = {},

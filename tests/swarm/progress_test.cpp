@@ -35,7 +35,7 @@ class Progress {
     }
   }
 
-  test::SimulatedNetwork network{1};
+  net::SimulatedNetwork network{1};
   std::vector<std::unique_ptr<Identity>> identities;
   std::vector<net::Endpoint*> endpoints;
   std::vector<std::unique_ptr<GossipDirectory>> directories;
@@ -87,7 +87,7 @@ TEST(Progress, TheEpochIsTheGreatestOfPeersThatAreNoClients) {
 }
 
 TEST(Progress, ClientsDoNotDefineTheEpoch) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(0);
   auto& endpoint = network.add(identity.name());
   const RecordRules rules{.run = "run", .kinds = {{kProgress, is_progress}}};
@@ -120,6 +120,24 @@ TEST(Progress, SilentPeersCountNoMore) {
   pass(swarm.network, 31);
   EXPECT_EQ(swarm.trackers[1]->swarm().peers, 1);
   EXPECT_EQ(swarm.trackers[1]->swarm().samples, 0);
+}
+
+TEST(Progress, PeersOfALargeSwarmTellTheirsLessOften) {
+  for (const double most : {1000., 2.}) {
+    Progress swarm(6, {.target_batch = 1, .records_per_second = most});
+    pass(swarm.network, .1);
+    for (const auto& tracker : swarm.trackers) tracker->report(1);
+    int records = 0;
+    swarm.directories[0]->watch([&](const Record& record) {
+      swarm.trackers[0]->take_change(record);
+      ++records;
+    });
+    pass(swarm.network, 5);  // their next records come
+    records = 0;
+    pass(swarm.network, 20);
+    // The batch is complete: one each 0.5 s, or each 5 / 2 s.
+    EXPECT_NEAR(records, most > 2 ? 6 * 40 : 6 * 8, 18) << most;
+  }
 }
 
 // Within the skew that records may have.

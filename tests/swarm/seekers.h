@@ -1,9 +1,11 @@
 // Peers of a simulated network that seek groups.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,15 @@
 #include "troika/swarm/matchmaking.h"
 
 namespace troika::swarm {
+
+// For Search::is_complete.
+inline auto has_all(std::set<std::string> names) {
+  return [names = std::move(names)](const std::vector<GroupMember>& members) {
+    return std::ranges::all_of(names, [&](const auto& name) {
+      return std::ranges::count(members, name, &GroupMember::name) > 0;
+    });
+  };
+}
 
 class Seekers {
  public:
@@ -74,7 +85,7 @@ class Seekers {
     return names;
   }
 
-  test::SimulatedNetwork network;
+  net::SimulatedNetwork network;
   std::vector<std::unique_ptr<Identity>> identities;
   std::vector<net::Endpoint*> endpoints;
   std::vector<std::unique_ptr<GossipDirectory>> directories;

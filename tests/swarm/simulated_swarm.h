@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/simulated_network.h"
+#include "troika/net/simulated_network.h"
 #include "troika/swarm/identity.h"
 #include "troika/swarm/record.h"
 
@@ -24,14 +24,14 @@ inline net::Duration seconds(double count) {
 }
 
 // The wall clock of simulated peers.
-inline WallClock clock_of(const test::SimulatedNetwork& network, WallTime skew = {}) {
+inline WallClock clock_of(const net::SimulatedNetwork& network, WallTime skew = {}) {
   return [&network, skew] {
     return std::chrono::duration_cast<WallTime>(network.now()) + std::chrono::hours(400'000) + skew;
   };
 }
 
 // Runs all events of the next seconds.
-inline void pass(test::SimulatedNetwork& network, double count) {
+inline void pass(net::SimulatedNetwork& network, double count) {
   const auto until = network.now() + seconds(count);
   while (network.step(until)) {
   }

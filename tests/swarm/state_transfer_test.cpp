@@ -48,7 +48,7 @@ class Donors {
         });
   }
 
-  test::SimulatedNetwork network{1, {.bytes_per_second = 1e8}};
+  net::SimulatedNetwork network{1, {.bytes_per_second = 1e8}};
   std::vector<std::shared_ptr<const std::string>> states;
   int taken = 0;
   std::vector<net::Endpoint*> endpoints;

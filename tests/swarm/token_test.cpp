@@ -40,7 +40,7 @@ TEST(Tokens, AdmitOnePeerUntilTheyExpire) {
 }
 
 TEST(Tokens, RequestsAreCheckedByTheAuthority) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(1), peer = identity_of(2), other = identity_of(3);
   auto now = kTokenTime;
   Authority authority(network.add("authority"), identity, 10min, [&] { return now; });
@@ -72,7 +72,7 @@ TEST(Tokens, RequestsAreCheckedByTheAuthority) {
 }
 
 TEST(Tokens, AreRenewedUntilThePeerIsTakenOffTheList) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(1), peer = identity_of(2);
   const auto clock = clock_of(network);
   Authority authority(network.add(identity.name()), identity, 5min, clock);
@@ -97,7 +97,7 @@ TEST(Tokens, AreRenewedUntilThePeerIsTakenOffTheList) {
 }
 
 TEST(Tokens, SilenceOfTheAuthorityIsNoRefusal) {
-  test::SimulatedNetwork network(1);
+  net::SimulatedNetwork network(1);
   const auto identity = identity_of(1), peer = identity_of(2);
   const auto clock = clock_of(network);
   auto& silent = network.add(identity.name());

@@ -37,7 +37,7 @@ struct Trainer {
 
 class Trainers {
  public:
-  explicit Trainers(uint64_t seed, int64_t target_batch = 64, test::SimulatedLinks links = {})
+  explicit Trainers(uint64_t seed, int64_t target_batch = 64, net::SimulatedLinks links = {})
       : network(seed, links), random(seed), target_batch_(target_batch) {}
   ~Trainers() { all.clear(); }
   Trainers(const Trainers&) = delete;
@@ -100,13 +100,15 @@ class Trainers {
     return indices;
   }
 
-  test::SimulatedNetwork network;
+  net::SimulatedNetwork network;
   Random random;
   std::vector<std::unique_ptr<Trainer>> all;
   std::set<size_t> clients;
   // Weights of contributions, by (epoch, peer). A peer may come to an epoch again.
   std::map<std::pair<int64_t, size_t>, std::set<double>> contributed;
   std::function<void(size_t, const SwarmStep&, const std::vector<double>&)> checked;
+  // Changes what a peer contributes.
+  std::function<void(size_t, std::vector<double>&)> lies;
 
  private:
   void train(size_t index) {
@@ -122,6 +124,7 @@ class Trainers {
   void contribute(size_t index, int64_t epoch) {
     auto values = std::make_shared<std::vector<double>>(kNumbers);
     for (size_t k = index % kPlaces; k < kNumbers; k += kPlaces) (*values)[k] = 1;
+    if (lies) lies(index, *values);
     const auto weight = static_cast<double>(all[index]->samples);
     contributed[{epoch, index}].insert(weight);
     all[index]->peer->contribute(epoch, std::move(values), weight);

@@ -82,6 +82,40 @@ Command add_monitor(CLI::App& command) {
   return [arguments] { return run_monitor(*arguments); };
 }
 
+Command add_simulation(CLI::App& command) {
+  const auto arguments = std::make_shared<SwarmSimulationArguments>();
+  const auto add = [&](const char* name, auto& value, const char* meaning) {
+    return command.add_option(name, value, meaning)->capture_default_str();
+  };
+  add("--peers", arguments->peers, "peers at the beginning");
+  add("--hours", arguments->hours, "simulated hours");
+  add("--seed", arguments->seed, "the same seed gives the same run");
+  add("--kind", arguments->kinds,
+      "SHARE:UP:DOWN:LATENCY:SPEED, and :client or :auxiliary: a kind of peers; its share of them, "
+      "Mbit/s each way, milliseconds into the network, and samples per second; may be given "
+      "several "
+      "times");
+  add("--joins", arguments->joins, "peers that join in an hour, in the mean");
+  add("--kills", arguments->kills, "peers whose connections end in an hour");
+  add("--stops", arguments->stops, "peers that fall silent in an hour");
+  add("--liars", arguments->liars, "share of peers that lie about their gradients");
+  add("--lie", arguments->lies,
+      "sign_flip, scaled, constant, delayed, not_a_number or colluding; may be given several "
+      "times");
+  add("--aggregation", arguments->aggregation, "swarm.aggregation of the peers")
+      ->check(CLI::IsMember({"mean", "centred_clip"}));
+  add("--group-size", arguments->group_size,
+      "peers of a group, about, in two rounds of groups for each step; 0: one group of all");
+  add("--target-batch", arguments->target_batch, "samples of a step");
+  add("--batch", arguments->batch, "samples that a peer computes at a time");
+  add("--numbers", arguments->numbers, "parameters of the model");
+  add("--bytes-per-number", arguments->bytes_per_number, "bytes of a parameter in averagings");
+  add("--carried", arguments->carried,
+      "parameters that are computed, which stand for all; fewer are faster");
+  command.add_option("--json", arguments->json, "file for all numbers, of each peer too");
+  return [arguments] { return run_swarm_simulation(*arguments); };
+}
+
 }  // namespace
 
 Entry add_swarm(CLI::App& app) {
@@ -98,6 +132,7 @@ Entry add_swarm(CLI::App& app) {
       [](CLI::App& inner) { return add_peer(inner, /*joins=*/true); });
   add("authority", "admit peers: give tokens to those on a list", add_authority);
   add("monitor", "show the peers of a swarm, their steps, and who contributes what", add_monitor);
+  add("simulate", "simulate a swarm: its peers, their links, churn and liars", add_simulation);
   return {command, [commands] {
             for (const auto& entry : *commands) {
               if (entry.app->parsed()) return entry.run();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,9 @@ struct AveragingResult {
   bool is_cancelled = false;
   std::vector<Part> parts = {};                      // of each reducer, empty for auxiliary peers
   std::map<std::string, std::string> excluded = {};  // contributors that this peer lost, and why
+  // With Aggregation::centred_clip, contributors whose numbers are far from those of the others in
+  // most of what this peer reduced.
+  std::set<std::string> far = {};
   // The least sum of weights of an average that this peer computed or got; 0: there was none.
   double weight = 0;
   uint64_t sent = 0;  // bytes of packed numbers
@@ -81,6 +85,8 @@ struct AveragingResult {
   bool is_complete() const;
 };
 
+// Why a member is excluded that has sent such numbers.
+inline constexpr const char* kNotFinite = "it sent numbers that are not finite";
 // Why a member that did not answer in time is excluded, or its part not averaged.
 inline constexpr const char* kSilent = "it was silent for too long";
 

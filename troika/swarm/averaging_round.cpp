@@ -272,6 +272,7 @@ void TypedRound<Number>::send_reduced(
     }
   }
   if (average) note_weight(weight);
+  if (average && options_.aggregation == Aggregation::centred_clip) far_.add(*average, from);
   if (!contributes()) return;
   const auto part =
       std::ranges::find(result_.parts, endpoint_.name(), &AveragingResult::Part::reducer);
@@ -355,6 +356,7 @@ template <typename Number>
 void TypedRound<Number>::end() {
   gatherings_.clear();
   heard_.clear();
+  for (const size_t index : far_.found()) result_.far.insert(group_.members[index].name);
   const auto done = std::exchange(done_, {});
   done(result_);
 }

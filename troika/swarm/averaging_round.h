@@ -9,6 +9,7 @@
 
 #include "troika/swarm/averaging.h"
 #include "troika/swarm/averaging_wire.h"
+#include "troika/swarm/far_contributors.h"
 #include "troika/swarm/part_reducer.h"
 
 namespace troika::swarm {
@@ -79,6 +80,7 @@ class TypedRound : public AveragingRound, public std::enable_shared_from_this<Ty
   std::unique_ptr<PartReducer<Number>> reducer_;  // null: this peer reduces nothing
   std::map<size_t, net::Duration> heard_;         // contributors to this peer's part
   std::map<size_t, Gathering> gatherings_;        // by reducer, until they have ended
+  FarContributors<Number> far_;
 };
 
 }  // namespace troika::swarm

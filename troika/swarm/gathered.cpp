@@ -10,7 +10,19 @@
 
 namespace troika::swarm {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Gathered, mode, bandwidth, numbers)
+namespace {
+
+constexpr size_t kMostRows = size_t{1} << 16;
+
+bool is_valid(const RowPart& row) {
+  return row.row < kMostRows && row.average.size() <= 32 && is_weight(row.weight) &&
+         row.members < kMostRows;
+}
+
+}  // namespace
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RowPart, row, average, weight, members)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Gathered, mode, bandwidth, numbers, row)
 
 std::string Gathered::text() const {
   return text_of(*this);
@@ -22,7 +34,7 @@ Gathered gathered_from(const std::string& text) {
     const bool is_known = gathered.mode == Mode::node || gathered.mode == Mode::client ||
                           gathered.mode == Mode::auxiliary;
     if (is_known && std::isfinite(gathered.bandwidth) && gathered.bandwidth >= 0 &&
-        gathered.numbers <= kMostNumbers) {
+        gathered.numbers <= kMostNumbers && is_valid(gathered.row)) {
       return gathered;
     }
   } catch (const Error&) {
@@ -31,12 +43,17 @@ Gathered gathered_from(const std::string& text) {
 }
 
 AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part) {
+  std::vector<std::pair<std::string, Gathered>> members;
+  for (const auto& member : match.members) {
+    members.emplace_back(member.name, gathered_from(member.gathered));
+  }
+  std::ranges::stable_sort(members, {},
+                           [](const auto& member) { return member.second.row.average; });
   AveragingGroup group{.id = match.id, .members = {}};
   std::vector<std::optional<double>> rates;
   size_t most = 0;
-  for (const auto& member : match.members) {
-    const auto gathered = gathered_from(member.gathered);
-    group.members.push_back({.name = member.name, .mode = gathered.mode});
+  for (const auto& [name, gathered] : members) {
+    group.members.push_back({.name = name, .mode = gathered.mode});
     most = std::max<size_t>(most, gathered.numbers);
     rates.push_back(gathered.mode == Mode::client ? std::optional(0.0)
                     : gathered.bandwidth > 0      ? std::optional(gathered.bandwidth)

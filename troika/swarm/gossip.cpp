@@ -2,16 +2,15 @@
 
 #include <algorithm>
 
+#include "troika/base/error.h"
 #include "troika/base/log.h"
-#include "troika/swarm/json_text.h"
 
 namespace troika::swarm {
 
 namespace {
 
 constexpr size_t kMostMessage = size_t{1} << 20;
-constexpr size_t kBatch = size_t{128} << 10;  // bytes of records in a message, about
-constexpr size_t kHoldings = 4096;            // records that a message tells of
+constexpr size_t kHoldings = 4096;  // records that a message tells of
 constexpr net::Duration kGather = std::chrono::milliseconds(2);
 constexpr net::Duration kSweep = std::chrono::seconds(5);
 // Greater than all hashes, which are hexadecimal digits.
@@ -22,23 +21,18 @@ std::string hash_of(const RecordKey& key) {
   return digest_of(kind + '\n' + peer + '\n' + sub_key).substr(0, 32);
 }
 
-std::string short_name(const std::string& peer) {
-  return peer.substr(0, 16);
-}
-
-void send_json(net::Endpoint& endpoint, const std::string& peer, const nlohmann::json& json) {
-  net::send_owned(endpoint, peer, kGossip, std::make_shared<const std::string>(text_of(json)));
-}
-
 }  // namespace
 
 GossipDirectory::GossipDirectory(net::Endpoint& endpoint, const Identity& identity,
-                                 RecordRules rules, WallClock clock, GossipLimits limits)
+                                 RecordRules rules, WallClock clock, GossipLimits limits,
+                                 GossipReader reader)
     : endpoint_(endpoint),
       identity_(identity),
       rules_(std::move(rules)),
       clock_(std::move(clock)),
-      limits_(limits) {
+      limits_(limits),
+      reader_(std::move(reader)),
+      neighbours_(identity.name()) {
   endpoint_.handle(kGossip, kMostMessage,
                    [this](const std::string& peer, const std::string& text) { take(peer, text); });
   endpoint_.after(kSweep, alive_.guard([this] { remove_expired(); }));
@@ -49,14 +43,28 @@ GossipDirectory::~GossipDirectory() {
 }
 
 void GossipDirectory::take_change(const net::PeerChange& change) {
-  if (change.is_up) {
-    neighbours_.insert(change.peer);
-    send_holdings(change.peer);
-  } else {
-    neighbours_.erase(change.peer);
+  if (!change.is_up) {
     ill_timed_.erase(change.peer);
-    for (auto& [key, held] : held_) held.knowing.erase(change.peer);
+    return neighbours_.remove(change.peer);
   }
+  if (const auto slot = neighbours_.add(change.peer)) {
+    // A neighbour before had the slot.
+    for (auto& [key, held] : held_) {
+      if (*slot < held.knowing.size()) held.knowing[*slot] = false;
+    }
+  }
+  send_holdings(change.peer);
+}
+
+bool GossipDirectory::Held::add_knowing(size_t slot) {
+  if (slot >= knowing.size()) knowing.resize(slot + 1);
+  if (knowing[slot]) return false;
+  knowing[slot] = true;
+  return true;
+}
+
+void GossipDirectory::add_knowing(Held& held, const std::string& peer) {
+  if (const auto slot = neighbours_.slot(peer)) held.add_knowing(*slot);
 }
 
 void GossipDirectory::publish(const std::string& kind, const std::string& sub_key, int64_t epoch,
@@ -96,15 +104,14 @@ void GossipDirectory::watch(std::function<void(const Record&)> changed) {
   changed_ = std::move(changed);
 }
 
-void GossipDirectory::take(const std::string& peer, const std::string& message) {
+void GossipDirectory::take(const std::string& peer, const std::string& text) {
   try {
-    const auto json = parsed<nlohmann::json>(message);
-    if (json.contains("records")) {
-      take_records(peer, json.at("records").get<std::vector<std::string>>(),
-                   json.at("sent_to").get<std::set<std::string>>());
+    const auto message = reader_(text);
+    neighbours_.set_group(peer, message->group);
+    if (message->holdings) {
+      send_missing(peer, *message->holdings);
     } else {
-      send_missing(peer, json.at("from").get<std::string>(), json.at("to").get<std::string>(),
-                   json.at("have").get<std::map<std::string, int64_t>>());
+      take_records(peer, *message);
     }
   } catch (const std::exception& problem) {
     log::warn("[swarm] {} is disconnected: {}", peer, problem.what());
@@ -112,14 +119,13 @@ void GossipDirectory::take(const std::string& peer, const std::string& message) 
   }
 }
 
-void GossipDirectory::take_records(const std::string& peer, const std::vector<std::string>& texts,
-                                   const std::set<std::string>& sent_to) {
-  for (const auto& text : texts) {
-    auto record = SignedRecord::parse(text);
+void GossipDirectory::take_records(const std::string& peer, const GossipMessage& message) {
+  const auto others = neighbours_.receivers_of(message);
+  for (const auto& record : message.records) {
     const auto key = record.record().key();
     const auto held = held_.find(key);
     if (held != held_.end() && !is_newer(record, held->second.record)) {
-      if (!is_newer(held->second.record, record)) held->second.knowing.insert(peer);
+      if (!is_newer(held->second.record, record)) add_knowing(held->second, peer);
       continue;
     }
     const auto fault = check(record, rules_, now());
@@ -127,11 +133,9 @@ void GossipDirectory::take_records(const std::string& peer, const std::vector<st
       throw Error("swarm", ErrorKind::peer, {.what = "a record of it", .got = describe(fault)});
     }
     if (record.record().peer == peer) complain_of_clock(peer, fault);
-    if (fault != RecordFault::none || !store(std::move(record), peer)) continue;
-    auto& knowing = held_.at(key).knowing;
-    for (const auto& neighbour : neighbours_) {
-      if (sent_to.contains(short_name(neighbour))) knowing.insert(neighbour);
-    }
+    if (fault != RecordFault::none || !store(record, peer)) continue;
+    auto& stored = held_.at(key);
+    for (const size_t slot : others) stored.add_knowing(slot);
   }
 }
 
@@ -143,16 +147,17 @@ void GossipDirectory::complain_of_clock(const std::string& peer, RecordFault fau
             short_name(peer), describe(fault));
 }
 
-bool GossipDirectory::store(SignedRecord record, const std::string& from) {
+bool GossipDirectory::store(const SignedRecord& record, const std::string& from) {
   const auto key = record.record().key();
   const auto held = held_.find(key);
   if (!from.empty() && !is_allowed(record, held == held_.end())) return false;
   if (held == held_.end()) {
     ++authors_[record.record().peer].records;
-    held_.emplace(key, Held{record, hash_of(key), {from}});
+    add_knowing(held_.emplace(key, Held{record, hash_of(key), {}}).first->second, from);
   } else {
     held->second.record = record;
-    held->second.knowing = {from};
+    held->second.knowing.clear();
+    add_knowing(held->second, from);
   }
   if (waiting_.empty()) endpoint_.after(kGather, alive_.guard([this] { flush(); }));
   waiting_.insert(key);
@@ -178,76 +183,71 @@ bool GossipDirectory::is_allowed(const SignedRecord& record, bool is_new) {
 }
 
 void GossipDirectory::flush() {
-  const auto keys = std::exchange(waiting_, {});
-  // Neighbours that get the same records get one message's text each.
   std::map<std::string, std::vector<std::string>> to;  // neighbour -> texts
-  std::map<std::string, std::vector<std::string>> sent_to;
-  for (const auto& key : keys) {
+  for (const auto& key : std::exchange(waiting_, {})) {
     const auto held = held_.find(key);
     if (held == held_.end()) continue;
-    std::vector<std::string> receivers;
-    for (const auto& neighbour : neighbours_) {
-      if (held->second.knowing.insert(neighbour).second) receivers.push_back(neighbour);
-    }
-    std::vector<std::string> names;
-    for (const auto& neighbour : neighbours_) names.push_back(short_name(neighbour));
-    for (const auto& receiver : receivers) {
-      to[receiver].push_back(held->second.record.text());
-      sent_to[receiver] = names;
+    const auto text = held->second.record.text();
+    for (const auto& [neighbour, slot] : neighbours_.slots()) {
+      if (held->second.add_knowing(slot)) to[neighbour].push_back(text);
     }
   }
-  for (const auto& [neighbour, texts] : to) send_records(neighbour, texts, sent_to[neighbour]);
-}
-
-void GossipDirectory::send_records(const std::string& peer, const std::vector<std::string>& texts,
-                                   const std::vector<std::string>& sent_to) {
-  std::vector<std::string> batch;
-  size_t bytes = 0;
-  const auto send_batch = [&] {
-    if (batch.empty()) return;
-    send_json(endpoint_, peer, {{"records", batch}, {"sent_to", sent_to}});
-    batch.clear();
-    bytes = 0;
-  };
-  for (const auto& text : texts) {
-    bytes += text.size();
-    batch.push_back(text);
-    if (bytes >= kBatch) send_batch();
+  // Neighbours that get the same message get one text of it.
+  using Kind = std::pair<bool, std::vector<std::string>>;  // of the group or not, and the records
+  std::map<Kind, std::vector<std::string>> receivers_of;
+  for (auto& [neighbour, texts] : to) {
+    receivers_of[{neighbours_.is_of_group(neighbour), std::move(texts)}].push_back(neighbour);
   }
-  send_batch();
+  const auto group = neighbours_.group();
+  const auto names = neighbours_.short_names();
+  for (const auto& [kind, receivers] : receivers_of) {
+    const auto& [is_of_group, texts] = kind;
+    const auto messages =
+        record_messages(texts, is_of_group ? std::vector<std::string>() : names, group);
+    for (const auto& message : messages) {
+      for (const auto& neighbour : receivers) {
+        net::send_owned(endpoint_, neighbour, kGossip, message);
+      }
+    }
+  }
 }
 
 void GossipDirectory::send_holdings(const std::string& peer) {
   std::map<std::string, int64_t> all;
   for (const auto& [key, held] : held_) all[held.hash] = held.record.record().created.count();
-  std::string from;
-  std::map<std::string, int64_t> have;
+  GossipMessage::Holdings part;
+  const auto send = [&] {
+    net::send_owned(
+        endpoint_, peer, kGossip,
+        std::make_shared<const std::string>(holdings_message(part, neighbours_.group())));
+  };
   for (const auto& [hash, created] : all) {
-    if (have.size() == kHoldings) {
-      send_json(endpoint_, peer, {{"from", from}, {"to", hash}, {"have", have}});
-      have.clear();
-      from = hash;
+    if (part.have.size() == kHoldings) {
+      part.to = hash;
+      send();
+      part = {.from = hash, .to = {}, .have = {}};
     }
-    have.emplace(hash, created);
+    part.have.emplace(hash, created);
   }
-  send_json(endpoint_, peer, {{"from", from}, {"to", kEnd}, {"have", have}});
+  part.to = kEnd;
+  send();
 }
 
-void GossipDirectory::send_missing(const std::string& peer, const std::string& from,
-                                   const std::string& to,
-                                   const std::map<std::string, int64_t>& have) {
+void GossipDirectory::send_missing(const std::string& peer, const GossipMessage::Holdings& theirs) {
   std::vector<std::string> texts;
   const auto time = now();
   for (auto& [key, held] : held_) {
-    if (held.hash < from || held.hash >= to) continue;
-    const auto theirs = have.find(held.hash);
+    if (held.hash < theirs.from || held.hash >= theirs.to) continue;
+    const auto found = theirs.have.find(held.hash);
     const auto& record = held.record.record();
-    if (theirs != have.end() && theirs->second >= record.created.count()) continue;
+    if (found != theirs.have.end() && found->second >= record.created.count()) continue;
     if (is_expired(record, rules_, time)) continue;
-    held.knowing.insert(peer);
+    add_knowing(held, peer);
     texts.push_back(held.record.text());
   }
-  send_records(peer, texts, {});
+  for (const auto& message : record_messages(texts, {}, {})) {
+    net::send_owned(endpoint_, peer, kGossip, message);
+  }
 }
 
 void GossipDirectory::remove_expired() {

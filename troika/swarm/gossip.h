@@ -11,6 +11,8 @@
 #include "troika/net/endpoint.h"
 #include "troika/swarm/alive.h"
 #include "troika/swarm/directory.h"
+#include "troika/swarm/gossip_message.h"
+#include "troika/swarm/gossip_neighbours.h"
 
 namespace troika::swarm {
 
@@ -33,7 +35,7 @@ class GossipDirectory : public Directory {
  public:
   // The references must outlive it. Connections that are already up are not known to it.
   GossipDirectory(net::Endpoint& endpoint, const Identity& identity, RecordRules rules,
-                  WallClock clock, GossipLimits limits = {});
+                  WallClock clock, GossipLimits limits = {}, GossipReader reader = own_reader());
   ~GossipDirectory() override;
   GossipDirectory(const GossipDirectory&) = delete;
   GossipDirectory& operator=(const GossipDirectory&) = delete;
@@ -52,8 +54,11 @@ class GossipDirectory : public Directory {
  private:
   struct Held {
     SignedRecord record;
-    std::string hash;               // of the key
-    std::set<std::string> knowing;  // neighbours that have it
+    std::string hash;           // of the key
+    std::vector<bool> knowing;  // the neighbours that have it, by slot
+
+    // Returns whether it was not there yet.
+    bool add_knowing(size_t slot);
   };
   struct Author {
     size_t records = 0;
@@ -61,31 +66,30 @@ class GossipDirectory : public Directory {
     WallTime at{};
   };
 
-  void take(const std::string& peer, const std::string& message);
-  void take_records(const std::string& peer, const std::vector<std::string>& texts,
-                    const std::set<std::string>& sent_to);
-  void send_missing(const std::string& peer, const std::string& from, const std::string& to,
-                    const std::map<std::string, int64_t>& have);
+  void take(const std::string& peer, const std::string& text);
+  void take_records(const std::string& peer, const GossipMessage& message);
+  void send_missing(const std::string& peer, const GossipMessage::Holdings& theirs);
   void send_holdings(const std::string& peer);
+  // Does nothing for a peer that is no neighbour.
+  void add_knowing(Held& held, const std::string& peer);
   // Tells once that the clock of a neighbour is wrong, and its records therefore do not count.
   void complain_of_clock(const std::string& peer, RecordFault fault);
   // Whether the record was taken.
-  bool store(SignedRecord record, const std::string& from);
+  bool store(const SignedRecord& record, const std::string& from);
   bool is_allowed(const SignedRecord& record, bool is_new);
   void flush();
   void remove_expired();
-  void send_records(const std::string& peer, const std::vector<std::string>& texts,
-                    const std::vector<std::string>& sent_to);
 
   net::Endpoint& endpoint_;
   const Identity& identity_;
   const RecordRules rules_;
   const WallClock clock_;
   const GossipLimits limits_;
+  const GossipReader reader_;
   std::function<void(const Record&)> changed_;
   std::map<RecordKey, Held> held_;
   std::map<std::string, Author> authors_;
-  std::set<std::string> neighbours_;
+  GossipNeighbours neighbours_;
   std::set<RecordKey> waiting_;      // to be passed on
   std::set<std::string> ill_timed_;  // neighbours whose clock was complained about
   std::string token_;

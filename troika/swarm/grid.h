@@ -10,7 +10,7 @@ namespace troika::swarm {
 
 // A peer's place in a grid of side^dimensions places. In round r, those peers form a group whose
 // places differ only along dimension r mod dimensions; then each takes another place along it. If
-// all places are taken by one peer each, and groups have all their members, all peers have the
+// all places are taken by equally many peers, and groups have all their members, all peers have the
 // average of all after as many rounds as dimensions.
 class GridPlace {
  public:
@@ -20,14 +20,14 @@ class GridPlace {
 
   // The key of this round's group.
   std::string key() const;
-  // Ends the round, in which this peer was member `index` of its group. Members of one group have
-  // different indices below `side`.
+  // Ends the round; `index`, below `side`, is the peer's new place along its axis. Members of one
+  // group spread evenly to all places.
   void move(size_t index);
 
  private:
   size_t axis() const { return round_ % coordinates_.size(); }
 
-  const size_t side_;
+  size_t side_;
   std::vector<size_t> coordinates_;
   size_t round_ = 0;
 };

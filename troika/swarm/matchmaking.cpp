@@ -232,6 +232,7 @@ void Matchmaking::ask_next() {
     const bool is_before = search_.is_client || theirs < place();
     if (record.peer == endpoint_.name() || body.key != search_.key || body.is_client ||
         !is_before || !connected_.contains(record.peer) ||
+        (search_.admits && !search_.admits(record.peer)) ||
         (avoided != avoided_.end() && avoided->second > now)) {
       continue;
     }
@@ -266,24 +267,25 @@ void Matchmaking::begin_if_complete() {
   if (!done_ || !leader_.empty() || search_.is_client) return;
   const size_t size = followers_.size() + 1;
   if (size < search_.least_size) return;
-  bool is_complete = size >= search_.target_size;
-  if (!is_complete && search_.expected) {
-    const auto expected = search_.expected();
-    is_complete = !expected.empty() && std::ranges::all_of(expected, [&](const auto& name) {
-      return name == endpoint_.name() || followers_.contains(name);
-    });
-  }
+  const bool is_complete =
+      size >= search_.target_size || (search_.is_complete && search_.is_complete(members()));
   if (is_complete) begin();
 }
 
+// The group that this peer leads, by name.
+std::vector<GroupMember> Matchmaking::members() const {
+  std::vector<GroupMember> members{{endpoint_.name(), search_.gathered}};
+  for (const auto& [name, follower] : followers_) members.push_back({name, follower.gathered});
+  std::ranges::sort(members, {}, &GroupMember::name);
+  return members;
+}
+
 void Matchmaking::begin() {
-  Message message{.kind = Message::Kind::begin, .members = {{endpoint_.name(), search_.gathered}}};
-  for (const auto& [name, follower] : followers_) message.members[name] = follower.gathered;
   const auto digest = digest_of(endpoint_.name() + search_.key + std::to_string(++attempt_) +
                                 std::to_string(search_.deadline.count()));
-  message.id = std::stoull(digest.substr(0, 16), nullptr, 16);
-  Match match{.id = message.id, .members = {}};
-  for (const auto& [name, gathered] : message.members) match.members.push_back({name, gathered});
+  const Match match{.id = std::stoull(digest.substr(0, 16), nullptr, 16), .members = members()};
+  Message message{.kind = Message::Kind::begin, .id = match.id, .members = {}};
+  for (const auto& [name, gathered] : match.members) message.members[name] = gathered;
   for (const auto& [name, follower] : std::exchange(followers_, {})) {
     message.attempt = follower.attempt;
     send(name, message);

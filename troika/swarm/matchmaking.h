@@ -41,6 +41,11 @@ enum class Refusal : uint8_t {
 };
 const char* describe(Refusal refusal);
 
+struct GroupMember {
+  std::string name;
+  std::string gathered;
+};
+
 // The group that a peer looks for.
 struct Search {
   std::string key = {};       // groups have members of one key
@@ -50,21 +55,16 @@ struct Search {
   std::string gathered = {};  // tells the group something about this peer; at most 1 KiB of JSON
   size_t least_size = 2;
   size_t target_size = SIZE_MAX;  // a group begins with so many members at once
-  // The peers that this one knows to look for a group of the key, now or soon. A leader begins
-  // when it has all of them. Empty: it waits for the deadline.
-  std::function<std::set<std::string>()> expected = {};
-  // Whether this peer leads another one. Empty: any.
+  // Whether a leader begins with these members, of which it is one, before the deadline. Empty: it
+  // does not.
+  std::function<bool(const std::vector<GroupMember>& members)> is_complete = {};
+  // Whether this peer leads another one, or is led by it. Empty: any.
   std::function<bool(const std::string& peer)> admits = {};
 };
 
 struct Match {
-  struct Member {
-    std::string name;
-    std::string gathered;
-  };
-
   uint64_t id = 0;
-  std::vector<Member> members;  // by name; at least this peer
+  std::vector<GroupMember> members;  // by name; at least this peer
 };
 
 // Each seeker publishes a record, and asks the seeker with the least (deadline, name) before its
@@ -110,6 +110,7 @@ class Matchmaking {
   SeekingPlace place() const;
   void ask_next();
   void begin_if_complete();
+  std::vector<GroupMember> members() const;
   void begin();
   void tick();
   void disband(const std::string& leader);

@@ -41,7 +41,7 @@ std::optional<std::string> PartReducer<Number>::add(size_t contributor, const Ch
     return fmt::format("its weight is {}", weight);
   }
   if (!std::ranges::all_of(numbers, [](Number number) { return std::isfinite(number); })) {
-    return "it sent numbers that are not finite";
+    return kNotFinite;
   }
   known->second = weight;
   open->second.contributions[contributor] = {weight, std::move(numbers)};

@@ -15,6 +15,8 @@ namespace troika::swarm {
 namespace {
 
 constexpr net::Duration kPeerTick = std::chrono::milliseconds(50);
+// In a large swarm, which takes longer to look at.
+constexpr net::Duration kTickOfOther = std::chrono::milliseconds(1);
 // How long a peer waits for the records of others before it gives its state up for theirs.
 constexpr net::Duration kSettling = std::chrono::seconds(1);
 constexpr net::Duration kLeastWait = std::chrono::seconds(2);
@@ -23,13 +25,15 @@ RecordRules rules_of(const std::string& run, const std::string& authority,
                      std::map<std::string, std::function<bool(const Record&)>> kinds) {
   kinds[kSeeking] = is_seeking;
   kinds[kProgress] = is_progress;
+  kinds[kAccusation] = is_accusation;
   return {.run = run, .authority = authority, .kinds = std::move(kinds)};
 }
 
 template <typename Number>
 std::string schema_of(const PeerOptions<Number>& options) {
-  return digest_of(text_of({options.schema, options.target_batch, options.packing_name,
-                            options.least_part, options.aggregation, sizeof(Number)}));
+  return digest_of(
+      text_of({options.schema, options.target_batch, options.packing_name, options.least_part,
+               options.aggregation, options.group_size, sizeof(Number)}));
 }
 
 }  // namespace
@@ -42,18 +46,20 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
       schema_(schema_of(options_)),
       callbacks_(std::move(callbacks)),
       directory_(endpoint, identity, rules_of(options_.run, options_.authority, options_.kinds),
-                 std::move(clock)),
+                 std::move(clock), GossipLimits(), options_.reader),
       // Auxiliary peers have no state either, so they do not define the epoch.
       tracker_(endpoint, directory_,
                {.target_batch = options_.target_batch,
                 .is_client = options_.mode != Mode::node,
                 .schema = schema_}),
       matchmaking_(endpoint, directory_),
+      others_(directory_, tracker_, options_.mode),
       averager_(endpoint),
       states_(endpoint, callbacks_.state, options_.most_state),
       random_(options_.seed),
       times_{.phase = endpoint.now(),
              .matches = AdaptiveTimeout(kLeastWait, options_.matchmaking_time),
+             .columns = AdaptiveTimeout(kLeastWait, options_.averaging_time),
              .rounds = AdaptiveTimeout(kLeastWait, options_.sender_timeout)} {
   if (endpoint.name() != identity.name() || options_.target_batch < 1) {
     throw Error("swarm", ErrorKind::usage,
@@ -76,10 +82,17 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
                  .got = "empty ones",
                  .expected = "at least `due`, `state` and `load`"});
   }
+  if (options_.group_size > 0 && options_.aggregation != Aggregation::mean) {
+    throw Error("swarm", ErrorKind::usage,
+                {.what = "groups that are parts of a swarm",
+                 .got = "centred clipping",
+                 .expected = "a mean: rows of a grid differ in weight"});
+  }
   directory_.use_token(options_.token);
   endpoint_.listen_to_peers([this](const net::PeerChange& change) { take_change(change); });
   directory_.watch([this](const Record& record) {
     tracker_.take_change(record);
+    others_.take_change(record);
     matchmaking_.reconsider();
   });
   begin_epoch(options_.version);
@@ -94,11 +107,7 @@ Peer<Number>::~Peer() {
 
 template <typename Number>
 void Peer<Number>::take_change(const net::PeerChange& change) {
-  if (change.is_up) {
-    others_.connected.insert(change.peer);
-  } else {
-    others_.connected.erase(change.peer);
-  }
+  others_.take_change(change);
   directory_.take_change(change);
   averager_.take_change(change);
   matchmaking_.take_change(change);
@@ -106,71 +115,21 @@ void Peer<Number>::take_change(const net::PeerChange& change) {
 
 template <typename Number>
 void Peer<Number>::tick() {
-  endpoint_.after(kPeerTick, alive_.guard([this] { tick(); }));
+  endpoint_.after(std::max(kPeerTick, kTickOfOther * static_cast<int64_t>(tracker_.others())),
+                  alive_.guard([this] { tick(); }));
   if (phase_ == Phase::discovering && endpoint_.now() - times_.phase >= options_.discovery_time) {
     phase_ = Phase::training;
   }
+  others_.update_bans();
   check_state();
   check_due();
-}
-
-template <typename Number>
-typename Peer<Number>::Lead Peer<Number>::lead() const {
-  std::map<StateVersion, std::vector<std::string>,
-           bool (*)(const StateVersion&, const StateVersion&)>
-      states([](const StateVersion& a, const StateVersion& b) {
-        return std::tie(a.epoch, a.history, a.is_partial) <
-               std::tie(b.epoch, b.history, b.is_partial);
-      });
-  const auto all = tracker_.peers();
-  const auto leads = [&](const PeerProgress& peer) {
-    return !peer.is_client && others_.connected.contains(peer.peer);
-  };
-  // Clients and auxiliary peers lead only themselves, while they know no node.
-  const bool counts_own = options_.mode == Mode::node || std::ranges::none_of(all, leads);
-  for (const auto& peer : all) {
-    if (peer.peer == endpoint_.name() ? !counts_own : !leads(peer)) continue;
-    states[{peer.epoch, peer.history, peer.is_partial}].push_back(peer.peer);
-  }
-  const auto rank = [](const auto& state) {
-    const auto& [version, names] = state;
-    return std::tuple(version.epoch, !version.is_partial, names.size());
-  };
-  auto best = states.begin();
-  for (auto state = states.begin(); state != states.end(); ++state) {
-    // The least history wins among equals.
-    if (rank(*state) > rank(*best)) best = state;
-  }
-  Lead lead{.version = best->first, .donors = best->second};
-  std::erase(lead.donors, endpoint_.name());
-  lead.is_own = lead.version == StateVersion{epoch(), history(), all.front().is_partial};
-  return lead;
-}
-
-template <typename Number>
-std::set<std::string> Peer<Number>::expected() const {
-  std::set<std::string> names;
-  for (const auto& peer : tracker_.peers()) {
-    const bool is_here = peer.peer == endpoint_.name() || others_.connected.contains(peer.peer);
-    const bool is_equal = peer.epoch == epoch() && peer.history == history();
-    // It still averages, or its records are late, and it will come.
-    const bool is_late = peer.epoch < epoch() && others_.last_group.contains(peer.peer);
-    if (is_here && (is_equal || is_late)) names.insert(peer.peer);
-  }
-  return names;
-}
-
-template <typename Number>
-bool Peer<Number>::is_known(const std::string& peer) const {
-  return options_.authority.empty() ||
-         std::ranges::count(tracker_.peers(), peer, &PeerProgress::peer) > 0;
 }
 
 template <typename Number>
 void Peer<Number>::check_state() {
   if (phase_ == Phase::averaging) return;
   const auto now = endpoint_.now();
-  const auto leading = lead();
+  const auto leading = others_.lead();
   if (leading.is_own) {
     times_.apart.reset();
     if (phase_ != Phase::downloading) return;
@@ -185,6 +144,9 @@ void Peer<Number>::check_state() {
     if (leading.version.epoch < states_.least_epoch()) download(leading.version);
     return;
   }
+  // Other columns have ended, and this one may be late.
+  const bool is_next = leading.version.epoch == epoch() + 1;
+  if (is_next && phase_ == Phase::matching && step_.groups.is_column()) return;
   // A node may end the averaging that this client has ended long after it.
   const bool is_late = leading.version.epoch + 1 == epoch();
   const auto patience =
@@ -197,7 +159,7 @@ void Peer<Number>::check_state() {
 template <typename Number>
 void Peer<Number>::download(const StateVersion& version) {
   matchmaking_.stop();
-  contribution_ = {};
+  step_ = {};
   if (options_.mode == Mode::auxiliary) {
     phase_ = Phase::training;
     return begin_epoch(version);
@@ -207,10 +169,9 @@ void Peer<Number>::download(const StateVersion& version) {
   states_.download(
       version.epoch,
       [this] {
-        auto donors = lead().donors;
-        for (size_t i = donors.size(); i > 1; --i)
-          std::swap(donors[i - 1], donors[random_.below(i)]);
-        return donors;
+        auto names = others_.donors();
+        for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random_.below(i)]);
+        return names;
       },
       options_.download_time,
       [this](const std::optional<State>& state) {
@@ -240,7 +201,7 @@ void Peer<Number>::report(int64_t samples) {
 template <typename Number>
 void Peer<Number>::check_due() {
   if (phase_ != Phase::training || !tracker_.is_due()) return;
-  const auto leading = lead();
+  const auto leading = others_.lead();
   // Auxiliary peers and clients do not lead, but follow the state that they have.
   if (leading.version.epoch != epoch() || leading.version.history != history()) return;
   phase_ = Phase::due;
@@ -264,32 +225,54 @@ void Peer<Number>::contribute(int64_t epoch, Values values, double weight) {
          .expected = "values, and a weight in [0, 1e15]"});
   }
   if (phase_ != Phase::due || epoch != this->epoch()) return;
-  contribution_ = {std::move(values), weight};
+  auto peers = others_.expected();
+  const StepGroups groups(fmt::format("{} {}", epoch, history()),
+                          grid_side(peers.size(), options_.group_size), endpoint_.name());
+  step_ = {std::move(values), weight, groups, std::move(peers)};
   times_.averaging_until = endpoint_.now() + options_.averaging_time;
   seek();
 }
 
 template <typename Number>
 std::string Peer<Number>::gathered(Mode mode) const {
-  const auto& values = contribution_.first;
-  return Gathered{mode, options_.bandwidth.value_or(0), values ? values->size() : 0}.text();
+  return Gathered{mode, options_.bandwidth.value_or(0), step_.values ? step_.values->size() : 0,
+                  step_.groups.part()}
+      .text();
+}
+
+// Whether these are all peers of the group that this peer knows to come.
+template <typename Number>
+bool Peer<Number>::is_complete(const std::vector<GroupMember>& members) const {
+  if (step_.groups.is_column()) return step_.groups.is_complete(members);
+  return std::ranges::all_of(others_.expected(), [&](const std::string& peer) {
+    return !step_.groups.may_have(peer) ||
+           std::ranges::binary_search(members, peer, {}, &GroupMember::name);
+  });
+}
+
+template <typename Number>
+bool Peer<Number>::is_alone() const {
+  return !step_.groups.is_column() && is_complete({GroupMember{endpoint_.name(), {}}});
 }
 
 template <typename Number>
 void Peer<Number>::seek() {
   phase_ = Phase::matching;
   times_.phase = endpoint_.now();
-  const auto deadline =
-      directory_.now() + std::chrono::duration_cast<WallTime>(times_.matches.limit());
-  matchmaking_.seek({.key = fmt::format("{} {}", epoch(), history()),
+  const auto limit = (step_.groups.is_column() ? times_.columns : times_.matches).limit();
+  matchmaking_.seek({.key = step_.groups.key(),
                      .schema = schema_,
-                     .deadline = deadline,
+                     .deadline = directory_.now() + std::chrono::duration_cast<WallTime>(limit),
                      .is_client = options_.mode == Mode::client,
                      .gathered = gathered(options_.mode),
-                     .expected = [this] { return expected(); },
-                     .admits = [this](const std::string& peer) { return is_known(peer); }},
+                     .is_complete = [this](const auto& members) { return is_complete(members); },
+                     .admits =
+                         [this](const std::string& peer) {
+                           return !others_.is_banned(peer) &&
+                                  (options_.authority.empty() || tracker_.is_alive(peer));
+                         }},
                     [this](const std::optional<Match>& match) { take_match(match); });
-  if (expected().size() == 1) {
+  if (is_alone()) {
     matchmaking_.stop();
     take_match(std::nullopt);
   }
@@ -298,23 +281,26 @@ void Peer<Number>::seek() {
 template <typename Number>
 void Peer<Number>::take_match(const std::optional<Match>& match) {
   if (match) {
-    times_.matches.add(endpoint_.now() - times_.phase);
+    (step_.groups.is_column() ? times_.columns : times_.matches)
+        .add(endpoint_.now() - times_.phase);
     try {
       return begin_round(*match);
     } catch (const Error& problem) {
       log::warn("[swarm] a group is left: {}", problem.what());
     }
   }
-  const bool is_alone = expected().size() == 1;
-  if (!is_alone && endpoint_.now() < times_.averaging_until) return seek();
+  const bool is_behind = others_.lead().version.epoch > epoch();
+  if (!is_alone() && !is_behind && endpoint_.now() < times_.averaging_until) return seek();
   // An auxiliary peer has nothing to average.
-  if (options_.mode == Mode::auxiliary) {
+  if (options_.mode == Mode::auxiliary || is_behind) {
     phase_ = Phase::training;
-    return;
+    return check_state();
   }
-  if (!is_alone) log::warn("[swarm] found no group for epoch {}: makes the step alone", epoch());
-  const auto digest =
-      digest_of(fmt::format("alone {} {} {}", endpoint_.name(), epoch(), history()));
+  if (!is_alone()) {
+    log::warn("[swarm] found no group for epoch {}: makes the step alone", epoch());
+    step_.groups = StepGroups(step_.groups.key());
+  }
+  const auto digest = digest_of(fmt::format("alone {} {}", endpoint_.name(), step_.groups.key()));
   begin_round({.id = std::stoull(digest.substr(0, 16), nullptr, 16),
                .members = {{endpoint_.name(), gathered(Mode::node)}}});
 }
@@ -325,20 +311,22 @@ net::Duration Peer<Number>::round_timeout(const Match& match) {
   const bool is_back = std::ranges::any_of(
       match.members, [this](const auto& member) { return times_.silent.contains(member.name); });
   if (is_back) times_.rounds.raise();
-  const auto& values = contribution_.first;
-  const double bytes = values ? static_cast<double>(values->size() * sizeof(Number)) : 0;
+  const size_t numbers = step_.values ? step_.values->size() : 0;
+  const auto bytes = static_cast<double>(numbers * sizeof(Number));
   return times_.rounds.limit(2 * bytes, slowest_link(match));
 }
 
 template <typename Number>
 void Peer<Number>::begin_round(const Match& match) {
-  const auto& [values, weight] = contribution_;
+  const auto& values = step_.values;
   const auto group =
       group_of(match, values ? std::optional(values->size()) : std::nullopt, options_.least_part);
+  const bool counts =
+      !step_.groups.is_column() || sources_of(match).names.contains(endpoint_.name());
   phase_ = Phase::averaging;
   times_.phase = endpoint_.now();
   averager_.begin<Number>(
-      group, values, weight,
+      group, values, counts ? step_.weight : 0,
       {.sender_timeout = round_timeout(match),
        .packing = options_.packing,
        .aggregation = options_.aggregation},
@@ -347,6 +335,7 @@ void Peer<Number>::begin_round(const Match& match) {
 
 template <typename Number>
 void Peer<Number>::end_round(const Match& match, const AveragingResult& result) {
+  others_.judge(result);
   times_.silent.clear();
   for (const auto& [name, why] : result.excluded) {
     if (why == kSilent) times_.silent.insert(name);
@@ -356,20 +345,33 @@ void Peer<Number>::end_round(const Match& match, const AveragingResult& result) 
   }
   // A peer that is alone takes no time.
   if (match.members.size() > 1) times_.rounds.add(endpoint_.now() - times_.phase);
-  const auto values = std::exchange(contribution_, {}).first;
+  if (step_.groups.is_row()) {
+    step_.groups.end_row(match, result, options_.mode != Mode::auxiliary);
+    step_.weight = step_.groups.part().weight;
+    return seek();
+  }
+  auto made = std::exchange(step_, {});
   phase_ = Phase::training;
   // No member had a sample, although others extrapolated some: there is no step.
   if (result.weight == 0) return;
-  others_.last_group.clear();
-  for (const auto& member : match.members) others_.last_group.insert(member.name);
-  const bool is_partial = !result.is_complete();
+  // Members of other columns are not known by name.
+  auto peers = made.groups.is_column() ? std::move(made.peers) : std::set<std::string>();
   SwarmStep step{.epoch = epoch(), .members = {}, .averaging = result};
-  for (const auto& member : match.members) step.members.push_back(member.name);
+  for (const auto& member : match.members) {
+    peers.insert(member.name);
+    step.members.push_back(member.name);
+  }
+  others_.set_last_step(std::move(peers));
+  const auto name =
+      made.groups.is_column() ? name_of_column(match, result) : std::to_string(match.id);
+  const bool is_partial = !result.is_complete();
   begin_epoch({.epoch = epoch() + 1,
-               .history = digest_of(fmt::format("{} {} {}", history(), match.id,
-                                                is_partial ? endpoint_.name() : "")),
+               .history = digest_of(
+                   fmt::format("{} {} {}", history(), name, is_partial ? endpoint_.name() : "")),
                .is_partial = is_partial});
-  if (callbacks_.averaged && options_.mode != Mode::auxiliary) callbacks_.averaged(step, values);
+  if (callbacks_.averaged && options_.mode != Mode::auxiliary) {
+    callbacks_.averaged(step, made.values);
+  }
 }
 
 template class Peer<float>;

@@ -16,22 +16,27 @@
 #include "troika/swarm/averaging.h"
 #include "troika/swarm/gossip.h"
 #include "troika/swarm/matchmaking.h"
+#include "troika/swarm/others.h"
 #include "troika/swarm/progress.h"
 #include "troika/swarm/state_transfer.h"
+#include "troika/swarm/step_groups.h"
 
 namespace troika::swarm {
 
 template <typename Number>
 struct PeerOptions {
   // The same on all peers of a run. Peers with another schema, target_batch, packing_name,
-  // least_part or aggregation do not count for this one: they are in no group with it, and it
-  // follows no state of theirs.
+  // least_part, aggregation or group_size do not count for this one: they are in no group with it,
+  // and it follows no state of theirs.
   std::string run = {};
   std::string schema = {};            // digest of the form of the values
   int64_t target_batch = 1;           // samples of a step
   net::Packing<Number> packing = {};  // of values in averagings
   std::string packing_name = {};      // tells packings apart
   Aggregation aggregation = Aggregation::mean;
+  // Groups of larger swarms are parts of it: a step takes two rounds in groups of about so many
+  // peers (step_groups.h). 0: there is one group of all. Only with Aggregation::mean.
+  size_t group_size = 0;
 
   // The name of the authority whose tokens all peers must have (token.h); empty: there is none.
   std::string authority = {};
@@ -57,6 +62,8 @@ struct PeerOptions {
   uint64_t seed = 0;                                        // for the choice among equal donors
   // Other records of the run (RecordRules::kinds), for directory().
   std::map<std::string, std::function<bool(const Record&)>> kinds = {};
+  // Reads the messages with records; peers in one process may share what they read.
+  GossipReader reader = own_reader();
 };
 
 // A step that the swarm made.
@@ -89,7 +96,8 @@ struct PeerCallbacks {
 // need none to other clients.
 //
 // Epochs: peers report their samples. When the peers together have the target batch, each
-// contributes its mean gradient with its samples as weight, and the group of all averages them.
+// contributes its mean gradient with its samples as weight, and the group of all, or two rounds of
+// smaller groups (PeerOptions::group_size), averages them.
 // Then each makes the same step. Each state has a history: peers with the same epoch and history
 // have the same state, if `averaged` is deterministic and there is no packing.
 //
@@ -138,7 +146,9 @@ class Peer {
   bool is_due() const { return phase_ == Phase::due; }
   // Whether a contribution is on its way: neither averaged, nor discarded yet.
   bool is_averaging() const { return phase_ == Phase::matching || phase_ == Phase::averaging; }
-  bool is_connected(const std::string& peer) const { return others_.connected.contains(peer); }
+  // Whether the other peers have found that a peer, maybe this one, lies (bans.h).
+  bool is_banned(const std::string& peer) const { return others_.is_banned(peer); }
+  bool is_connected(const std::string& peer) const { return others_.is_connected(peer); }
   SwarmProgress progress() const { return tracker_.swarm(); }
   // The peers of this schema that are alive, this one first.
   std::vector<PeerProgress> peers() const { return tracker_.peers(); }
@@ -147,18 +157,10 @@ class Peer {
  private:
   enum class Phase : uint8_t { discovering, training, due, matching, averaging, downloading };
 
-  // The state that this peer should have.
-  struct Lead {
-    StateVersion version;
-    std::vector<std::string> donors;  // other peers that have it
-    bool is_own = false;
-  };
-
   void take_change(const net::PeerChange& change);
   void tick();
-  Lead lead() const;
-  std::set<std::string> expected() const;
-  bool is_known(const std::string& peer) const;
+  bool is_complete(const std::vector<GroupMember>& members) const;
+  bool is_alone() const;
   void check_state();
   void check_due();
   void download(const StateVersion& version);
@@ -177,22 +179,25 @@ class Peer {
   GossipDirectory directory_;
   ProgressTracker tracker_;
   Matchmaking matchmaking_;
+  Others others_;
   Averager averager_;
   StateTransfer states_;
-  struct Others {
-    std::set<std::string> connected;
-    std::set<std::string> last_group;  // members of this peer's last step
-  } others_;
   Random random_;
   Phase phase_ = Phase::discovering;
   struct Times {
     net::Duration phase{};                    // began
     net::Duration averaging_until{};          // then the step is made alone
     std::optional<net::Duration> apart = {};  // since when this peer's history does not lead
-    AdaptiveTimeout matches, rounds;
+    AdaptiveTimeout matches, columns, rounds;
     std::set<std::string> silent = {};  // members of the last round that were too slow, or gone
   } times_;
-  std::pair<Values, double> contribution_;
+  // That this peer contributes to.
+  struct Step {
+    Values values = {};
+    double weight = 0;
+    StepGroups groups = StepGroups();
+    std::set<std::string> peers = {};  // that were known to make it
+  } step_;
   Alive alive_;
 };
 

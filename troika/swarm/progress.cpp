@@ -48,7 +48,7 @@ PeerProgress progress_of(const Record& record, WallTime now) {
           .refresh = WallTime(body.refresh)};
 }
 
-bool is_alive(const PeerProgress& peer, WallTime now) {
+bool is_fresh(const PeerProgress& peer, WallTime now) {
   return now - peer.at <= kMissedRefreshes * peer.refresh + std::chrono::seconds(1);
 }
 
@@ -128,7 +128,7 @@ void ProgressTracker::report(int64_t samples) {
 
 void ProgressTracker::publish() {
   const auto now = directory_.now();
-  std::erase_if(others_, [&](const auto& other) { return !is_alive(other.second, now); });
+  std::erase_if(others_, [&](const auto& other) { return !is_fresh(other.second, now); });
   std::erase_if(told_, [&](const auto& told) { return !others_.contains(told.first); });
   own_.refresh = refresh();
   directory_.publish(
@@ -147,37 +147,63 @@ WallTime ProgressTracker::refresh() const {
   const double peers = all.peers;
   const double most_peers = std::max(peers + kDriftPeers, peers * (1 + kDriftRate));
   const double seconds = std::max(0.0, left) / all.samples_per_second * peers / most_peers;
-  const double bounded =
-      std::clamp(seconds, seconds_of(options_.least_refresh), seconds_of(options_.most_refresh));
+  const double most = seconds_of(options_.most_refresh);
+  const double crowd = static_cast<double>(others_.size()) / options_.records_per_second;
+  const double least = std::min(most, std::max(seconds_of(options_.least_refresh), crowd));
+  const double bounded = std::clamp(seconds, least, most);
   return std::chrono::duration_cast<WallTime>(std::chrono::duration<double>(bounded));
+}
+
+void ProgressTracker::visit_others(const std::function<void(const PeerProgress&)>& visit) const {
+  const auto now = directory_.now();
+  for (const auto& [name, progress] : others_) {
+    if (is_fresh(progress, now) && !banned_.contains(name)) visit(progress);
+  }
+}
+
+std::set<std::string> ProgressTracker::nodes() const {
+  std::set<std::string> names;
+  if (!own_.is_client) names.insert(own_.peer);
+  const auto now = directory_.now();
+  for (const auto& [name, progress] : others_) {
+    if (is_fresh(progress, now) && !progress.is_client) names.insert(name);
+  }
+  return names;
+}
+
+bool ProgressTracker::is_alive(const std::string& peer) const {
+  const auto found = others_.find(peer);
+  return peer == own_.peer || (found != others_.end() && !banned_.contains(peer) &&
+                               is_fresh(found->second, directory_.now()));
 }
 
 std::vector<PeerProgress> ProgressTracker::peers() const {
   std::vector<PeerProgress> found{own_};
   found.front().samples_per_second = rate_.samples_per_second();
-  const auto now = directory_.now();
-  found.front().at = now;
-  for (const auto& [name, progress] : others_) {
-    if (is_alive(progress, now)) found.push_back(progress);
-  }
+  found.front().at = directory_.now();
+  visit_others([&](const PeerProgress& progress) { found.push_back(progress); });
   return found;
 }
 
 SwarmProgress ProgressTracker::swarm() const {
-  const auto all = peers();
   SwarmProgress sum{.epoch = own_.epoch};
-  for (const auto& peer : all) {
+  visit_others([&](const PeerProgress& peer) {
     if (!peer.is_client) sum.epoch = std::max(sum.epoch, peer.epoch);
+  });
+  if (own_.epoch == sum.epoch) {
+    sum.samples = static_cast<double>(own_.samples);
+    sum.samples_per_second = rate_.samples_per_second();
+    sum.peers = 1;
   }
   const auto now = directory_.now();
-  for (const auto& peer : all) {
-    if (peer.epoch != sum.epoch) continue;
+  visit_others([&](const PeerProgress& peer) {
+    if (peer.epoch != sum.epoch) return;
     // After that it may have stopped.
     const auto age = std::clamp(now - peer.at, WallTime(0), 2 * peer.refresh);
     sum.samples += static_cast<double>(peer.samples) + peer.samples_per_second * seconds_of(age);
     sum.samples_per_second += peer.samples_per_second;
     ++sum.peers;
-  }
+  });
   return sum;
 }
 

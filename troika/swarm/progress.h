@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troika/net/endpoint.h"
@@ -29,6 +32,9 @@ struct ProgressOptions {
   WallTime least_refresh = std::chrono::milliseconds(500);
   WallTime default_refresh = std::chrono::seconds(3);  // while the speed is not known
   WallTime most_refresh = std::chrono::seconds(10);
+  // Peers of a large swarm tell theirs less often, so that a peer gets about so many of all others,
+  // unless that takes more than most_refresh.
+  double records_per_second = 32;
   WallTime lifetime = std::chrono::seconds(60);  // of a record
 };
 
@@ -87,13 +93,24 @@ class ProgressTracker {
   // Adds samples that this peer has processed.
   void report(int64_t samples);
 
+  const std::string& own_name() const { return own_.peer; }
   int64_t epoch() const { return own_.epoch; }
   int64_t samples() const { return own_.samples; }
   const std::string& history() const { return own_.history; }
+  bool is_partial() const { return own_.is_partial; }
 
   // The progress of all peers that are alive, this one included: those whose last record is not
   // much older than the time in which they promised another.
   std::vector<PeerProgress> peers() const;
+  // Visits those of other peers.
+  void visit_others(const std::function<void(const PeerProgress&)>& visit) const;
+  bool is_alive(const std::string& peer) const;
+  // These others do not count from now on.
+  void ban(std::set<std::string> peers) { banned_ = std::move(peers); }
+  // This peer, and the others that are alive, banned ones too, and that are not clients.
+  std::set<std::string> nodes() const;
+  // The other peers that have told their progress lately, about.
+  size_t others() const { return others_.size(); }
   SwarmProgress swarm() const;
   // Whether the swarm has the samples of this peer's epoch, or is in a later epoch.
   bool is_due() const;
@@ -109,6 +126,7 @@ class ProgressTracker {
   const ProgressOptions options_;
   PeerProgress own_;
   std::map<std::string, PeerProgress> others_;
+  std::set<std::string> banned_;
   std::map<std::string, std::deque<PeerProgress>> told_;  // the last epochs, by peer
   SampleRate rate_;
   net::Ticket timer_ = 0;

@@ -60,6 +60,11 @@ SignedRecord SignedRecord::parse(std::string_view text) {
   return result;
 }
 
+bool SignedRecord::is_genuine() const {
+  if (!*genuine_) *genuine_ = is_signed_by(record_.peer, payload_, signature_);
+  return **genuine_;
+}
+
 const char* describe(RecordFault fault) {
   static constexpr std::array<const char*, 10> texts{"no fault",
                                                      "it is of another run",
@@ -104,8 +109,10 @@ bool is_expired(const Record& record, const RecordRules& rules, WallTime now) {
 }
 
 bool is_newer(const SignedRecord& a, const SignedRecord& b) {
-  return std::tuple(a.record().created, a.record().expiry, a.text()) >
-         std::tuple(b.record().created, b.record().expiry, b.text());
+  const auto times = [](const Record& record) { return std::pair(record.created, record.expiry); };
+  const auto of_a = times(a.record());
+  const auto of_b = times(b.record());
+  return of_a != of_b ? of_a > of_b : a.text() > b.text();
 }
 
 }  // namespace troika::swarm

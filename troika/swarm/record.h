@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -49,7 +51,8 @@ class SignedRecord {
   const Record& record() const { return record_; }
   // The signature and what it signs.
   std::string text() const { return signature_ + payload_; }
-  bool is_genuine() const { return is_signed_by(record_.peer, payload_, signature_); }
+  // Checks the signature once, also for copies.
+  bool is_genuine() const;
 
  private:
   SignedRecord() = default;
@@ -57,6 +60,7 @@ class SignedRecord {
   Record record_;
   std::string payload_;
   std::string signature_;
+  std::shared_ptr<std::optional<bool>> genuine_ = std::make_shared<std::optional<bool>>();
 };
 
 // Why a reader does not take a record.

@@ -72,6 +72,7 @@ std::unique_ptr<SwarmPeer> make_swarm_peer(bool is_double, net::Endpoint& endpoi
                                 .schema = options.schema,
                                 .target_batch = options.target_batch,
                                 .aggregation = options.aggregation,
+                                .group_size = options.group_size,
                                 .authority = options.authority,
                                 .mode = options.mode,
                                 .bandwidth = options.bandwidth,
