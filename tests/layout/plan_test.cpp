@@ -270,7 +270,7 @@ TEST(Plan, HasAScheduleOfItsPipeline) {
       "[layout] schedule.actions; got 2 ranks and 2 micro-batches, expected the plan's: 2 and "
       "3");
   EXPECT_ERROR(schedule_of({.micro_batches = 1'000'001}), ErrorKind::usage,
-               "[layout] schedule one_stage; got 1000001 micro-batches, expected 10^6 or less");
+               "[layout] micro-batches of one_stage; got 1000001, expected at most 1000000");
   EXPECT_EQ(refused({.chunks = 2}),
             "[layout] schedule.chunks of schedule.name one_stage; got 2, expected 0");
 }

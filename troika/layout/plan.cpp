@@ -378,8 +378,7 @@ Schedule schedule_of(const Plan& plan) {
       plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
   if (plan.schedule == kOneStageSchedule) {
     if (plan.micro_batches > kMostPipelinePasses) {
-      refuse("schedule one_stage", fmt::format("{} micro-batches", plan.micro_batches),
-             "10^6 or less");
+      refuse("micro-batches of one_stage", std::to_string(plan.micro_batches), "at most 1000000");
     }
     return one_stage(static_cast<int>(plan.micro_batches), plan.stages.tensor_overlap ? 2 : 1);
   }

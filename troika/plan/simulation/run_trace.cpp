@@ -14,7 +14,7 @@ std::string trace_of(const RunSimulation& simulation) {
   constexpr double kMostSeconds = 9e9;  // 2^63 nanoseconds are 9.2e9 s
   const auto at = [&](double seconds) {
     if (seconds > kMostSeconds) {
-      refuse("seconds of a trace", fmt::format("{:g}", seconds),
+      refuse("seconds of a trace", fmt::format("{:.9g}", seconds),
              fmt::format("at most {:g}", kMostSeconds));
     }
     return origin + std::chrono::round<Clock::duration>(std::chrono::duration<double>(seconds));
