@@ -298,6 +298,13 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5", "optim.name=sgd"}), 2), ErrorKind::usage,
                "[train] byteps.momentum takes the place of the optimizer's; got byteps.momentum "
                "0.5 and optim.momentum 0.9 of sgd, expected one of them, and 0");
+  EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5", "trainer.precision=16-mixed"}), 2),
+               ErrorKind::usage,
+               "[train] byteps.momentum adds up gradients of one scale; got trainer.precision "
+               "16-mixed, expected 32, 64, bf16-mixed or bf16-true");
+  EXPECT_ERROR(fit(byteps({"byteps.dither_norm=l2", "ddp.hook=topk"}), 2), ErrorKind::usage,
+               "[train] byteps.dither_norm is of blocks that are dithered; got l2 and ddp.hook "
+               "topk, expected max, or ddp.hook dither or natural");
   EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5"}), 1), ErrorKind::usage,
                "[train] byteps.momentum is of gradients that are sent; got 0.5 and one process, "
                "which sends none, expected 0, or several processes (optim.nesterov and "

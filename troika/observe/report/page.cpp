@@ -190,7 +190,7 @@ std::string timeline(const RunRecord& run) {
   };
   const std::string over = ", means over steps after the first";
   if (shows_buckets) html += table_of("Averaging of buckets" + over, "buckets", buckets);
-  if (has_sums) html += table_of("Sums over the tensor axis" + over, "sums", sums);
+  if (has_sums) html += table_of("Traced sums over the tensor axis" + over, "sums", sums);
   html +=
       "<p>The whole timeline is <code>trace.json</code>: open it in "
       "<code>ui.perfetto.dev</code>.</p>\n";

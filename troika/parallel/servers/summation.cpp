@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <memory>
 #include <numeric>
@@ -85,6 +86,7 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
   const auto members = members_of(group_, options_);
   const auto found = std::ranges::find(members, group_.rank());
   const auto workers = static_cast<int>(members.size());
+  members_ = workers;
   shares_ = split_of(links_from(is_measured ? "" : links, workers, spares), spares).shares();
   if (!is_launched && group_.size() == 1) return;
   server::WorldParts parts{.scheduler = scheduler_options(options_.servers),
@@ -159,15 +161,23 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
   }
   layout_ ^= server::kLayoutBit;
   missing_ = std::make_shared<std::vector<size_t>>(buckets.size());
-  momentum_.lay_out(buckets);
+  if (client_) momentum_.lay_out(buckets);
 }
 
 void SummationServers::expect_rate(double rate) {
+  if (!options_.coding.error_feedback) return;
+  if (!std::isfinite(rate) || rate < 0) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "a codec with error feedback scales errors with the learning rate",
+                 .got = fmt::format("a rate of {}", rate),
+                 .expected = "a number from 0 on",
+                 .hint = "ddp.error_feedback false takes any rate"});
+  }
   rate_ = rate;
-  if (rate > 0 || !rate_of_errors_) rate_of_errors_ = rate;
 }
 
 void SummationServers::start(const Bucket& bucket) {
+  if (rate_ > 0 || !rate_of_errors_) rate_of_errors_ = rate_;
   momentum_.apply(bucket);
   push(bucket, server::SummationAction::sum);
 }

@@ -119,14 +119,16 @@ class SummationServers : public BucketSums {
   const SummationOptions options_;
   BucketMomentum momentum_;
   double rate_ = 1;                       // of pushes
-  std::optional<double> rate_of_errors_;  // the last one above 0
+  std::optional<double> rate_of_errors_;  // that of the last pushes above 0, or of the first ones
+  int members_ = 1;                       // ranks that push
   std::vector<double> shares_;            // by server
   std::vector<double> link_rates_;        // by server
   std::unique_ptr<server::World> world_;
-  std::unique_ptr<server::SummationClient> client_;  // null: a single rank
-  std::vector<layout::Partition> partitions_;        // keys are indices of it, and layout_
-  std::vector<Laid> laid_;                           // by bucket
-  uint64_t layout_ = server::kLayoutBit;             // of keys; changes with each lay_out()
+  std::unique_ptr<server::SummationClient>
+      client_;                                 // null: nothing is exchanged, or not by this rank
+  std::vector<layout::Partition> partitions_;  // keys are indices of it, and layout_
+  std::vector<Laid> laid_;                     // by bucket
+  uint64_t layout_ = server::kLayoutBit;       // of keys; changes with each lay_out()
   // By bucket, the partitions whose means are missing; the client's callbacks change it.
   std::shared_ptr<std::vector<size_t>> missing_;
 };

@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kRank = "rank";
 constexpr const char* kRate = "rate";
+constexpr const char* kMembers = "members";
 
 std::string error_name(size_t bucket) {
   return fmt::format("bucket{}.error", bucket);
@@ -29,7 +30,7 @@ std::string mean_error_name(size_t bucket) {
 
 // Whether it is a name in the state, for some bucket or parameter.
 bool is_name(std::string_view name) {
-  if (name == kRank || name == kRate) return true;
+  if (name == kRank || name == kRate || name == kMembers) return true;
   const auto is_number = [](std::string_view text) {
     const auto number = parse_int(text);
     return number && *number >= 0;
@@ -60,6 +61,7 @@ state::StateDict SummationServers::state() {
   for (auto& [name, momentum] : result) momentum = momentum.clone();
   result.emplace_back(kRank, at::scalar_tensor(group_.rank(), at::kLong));
   if (!options_.coding.error_feedback) return result;
+  result.emplace_back(kMembers, at::scalar_tensor(members_, at::kLong));
   result.emplace_back(kRate, at::scalar_tensor(rate_of_errors_.value_or(1), at::kDouble));
   for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
     const auto own = zeros_like_bucket(bucket);
@@ -116,8 +118,8 @@ void SummationServers::load_state(const state::StateDict& state) {
   }
   // All or none of each kind, and no more. Errors count by the rate of their step.
   const auto is_whole = [](size_t found, size_t wanted) { return found == 0 || found == wanted; };
-  const size_t known =
-      errors + mean_errors + own_momenta + tensors.count(kRank) + tensors.count(kRate);
+  const size_t known = errors + mean_errors + own_momenta + tensors.count(kRank) +
+                       tensors.count(kRate) + tensors.count(kMembers);
   const bool lacks_rate = errors + mean_errors > 0 && !tensors.contains(kRate);
   if (!has_state() || lacks_rate || !is_whole(errors, laid_.size()) ||
       !is_whole(mean_errors, laid_.size()) || !is_whole(own_momenta, momenta.size()) ||
@@ -130,12 +132,18 @@ void SummationServers::load_state(const state::StateDict& state) {
   const bool is_own = rank != tensors.end() && rank->second.item<int64_t>() == group_.rank();
   if (const auto rate = tensors.find(kRate); rate != tensors.end()) {
     expect_rate(rate->second.item<double>());
+    rate_of_errors_ = rate_;
   }
   for (const auto& [name, momentum] : momenta) {
     if (is_own && own_momenta > 0) momentum.copy_(tensors.at(name));
   }
+  // An error counts by the number of ranks that push.
+  const auto members = tensors.find(kMembers);
+  const double weight = members == tensors.end()
+                            ? 1
+                            : members_ / static_cast<double>(members->second.item<int64_t>());
   for (size_t bucket = 0; is_own && errors > 0 && bucket < laid_.size(); ++bucket) {
-    const auto own = zeros_like_bucket(bucket).copy_(tensors.at(error_name(bucket)));
+    const auto own = zeros_like_bucket(bucket).copy_(tensors.at(error_name(bucket))).mul_(weight);
     const auto* const bytes = static_cast<const char*>(own.data_ptr());
     for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
       const auto& partition = partitions_[i];

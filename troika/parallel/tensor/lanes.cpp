@@ -7,8 +7,11 @@
 #include <utility>
 
 #include "troika/base/clock.h"
+#include "troika/base/error.h"
+#include "troika/base/processors.h"
 #include "troika/base/trace.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/keyed_draws.h"
 
 namespace troika::parallel {
 
@@ -44,10 +47,19 @@ Lanes::~Lanes() {
 }
 
 void Lanes::run(const Pass& first, const Pass& second) {
+  if (nn::DrawState::current().keys) {
+    throw Error("parallel", ErrorKind::usage,
+                {.what = "keyed draws of two passes that take turns",
+                 .got = "keys of the calling thread",
+                 .expected = "keys that each pass sets for itself"});
+  }
   const at::ThreadLocalState state;
+  const auto processors = allowed_processors();
   const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   const int threads = at::get_num_threads();
   const Pass with_state = [&] {
+    // New threads may run beside those that compute; this one computes.
+    if (allowed_processors() != processors) run_on(processors);
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     const c10::StreamGuard on_stream(stream);
     const at::ThreadLocalStateGuard guard(state);

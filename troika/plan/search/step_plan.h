@@ -1,4 +1,4 @@
-// What the search is given, and the plans it chooses from.
+// The problem that the search is given, and the plans that it chooses from.
 #pragma once
 
 #include <cstddef>

@@ -224,6 +224,10 @@ class StageMaker {
         options_.samples * batch_bytes({.is_pipeline = is_pipeline,
                                         .micro_batches = static_cast<double>(plan_.micro_batches)},
                                        profile.in_step.batches);
+    if (plan_.stages.tensor_overlap) {
+      work.resident_bytes +=
+          options_.samples * profile.in_step.batches.bytes;  // of the second pass
+    }
     if (ranks == 1) return;
     std::vector<double> of_blocks;
     for (const auto& block : blocks) of_blocks.push_back(block.parameter_bytes);

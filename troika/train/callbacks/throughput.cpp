@@ -54,7 +54,7 @@ void Throughput::on_train_start(FitContext& context) {
 
 void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {
   if (is_counted_ || context.task.replicas() > 1) return;
-  // A pipeline takes all micro-batches of a step before the first one ends.
+  // An engine may take several micro-batches before the first one ends.
   if (!counter_) counter_ = std::make_shared<compat::FlopCounter>();
   ++started_;
 }
@@ -62,7 +62,7 @@ void Throughput::on_train_batch_start(FitContext& context, const data::Batch&) {
 void Throughput::on_train_batch_end(FitContext& context, const data::Batch& batch,
                                     const at::Tensor&) {
   ++micro_batches_;
-  if (is_counted_) return;
+  if (is_counted_ || ++ended_ < started_) return;
   is_counted_ = true;
   sum_up_work(context, batch);
   counter_.reset();
@@ -87,9 +87,12 @@ void Throughput::sum_up_work(FitContext& context, const data::Batch& batch) {
     bounds[phase] += 1e3 * std::max(flops / peak_, bytes / bandwidth_);
   };
   if (counter_) {
+    // Forward passes that take turns are timed together, backward passes one by one.
+    const double backwards = static_cast<double>(std::max<int64_t>(1, started_));
     for (const auto& work : counter_->works()) {
-      add(work.is_backward ? 1 : 0, static_cast<double>(work.flops),
-          static_cast<double>(work.bytes));
+      const double share = work.is_backward ? 1 / backwards : 1;
+      add(work.is_backward ? 1 : 0, share * static_cast<double>(work.flops),
+          share * static_cast<double>(work.bytes));
     }
     add(2, 0, bytes_of_step(*context.training.optimization));
   }

@@ -44,7 +44,10 @@ class Throughput : public Callback {
   std::shared_ptr<compat::FlopCounter> counter_;
   // Totals of a micro-batch over all ranks; 0 without FLOPs or sequences.
   bool is_counted_ = false;
-  int64_t started_ = 0;  // micro-batches that are counted together: in a pipeline, those of a step
+  // The micro-batches that are counted together: in a pipeline, those of a step; two, if their
+  // forward passes take turns.
+  int64_t started_ = 0;
+  int64_t ended_ = 0;
   double flops_ = 0;
   double tokens_ = 0;
   double all_peaks_ = 0;

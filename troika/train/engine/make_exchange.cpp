@@ -88,6 +88,27 @@ server::SummationCoding coding_of(const comm::CodecOptions& codec, const std::st
           .error_feedback = leaves_much && codec.error_feedback};
 }
 
+// Momentum before the servers takes the place of the optimizer's, and does not know the loss scale.
+void require_momentum_fits(const layout::Plan& plan, const OptimizerRecipe& recipe) {
+  const double momentum = plan.exchange.summation.momentum;
+  if (momentum == 0) return;
+  if (const auto precision = nn::parse_precision(plan.precision); precision.needs_scaler()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.momentum adds up gradients of one scale",
+                 .got = "trainer.precision " + precision.name,
+                 .expected = "32, 64, bf16-mixed or bf16-true"});
+  }
+  const auto& optimizer = recipe.optimizer;
+  const bool has_momentum =
+      optimizer.momentum > 0 && (optimizer.name == "sgd" || optimizer.name == "lars");
+  if (recipe.make || !has_momentum) return;
+  throw Error("train", ErrorKind::usage,
+              {.what = "byteps.momentum takes the place of the optimizer's",
+               .got = fmt::format("byteps.momentum {} and optim.momentum {} of {}", momentum,
+                                  optimizer.momentum, optimizer.name),
+               .expected = "one of them, and 0"});
+}
+
 std::unique_ptr<Exchange> make_diloco(const layout::GradientExchange& exchange,
                                       torch::nn::Module& module,
                                       std::unique_ptr<parallel::ReplicaMean> mean, Trace* trace) {
@@ -178,6 +199,7 @@ std::unique_ptr<Exchange> make_exchange(const layout::Plan& plan, const TrainOpt
                    .got = "an optimizer of configure_optimizers()",
                    .expected = "one of optim.name"});
     }
+    require_momentum_fits(plan, recipe);
     const parallel::SummationOptions sums{
         .servers = exchange.servers,
         .sums = exchange.summation,

@@ -74,7 +74,6 @@ class SingleStageEngine::ActiveMicroBatch {
    private:
     std::optional<nn::KeyedDraws> draws_;
   };
-  bool has_keys() const { return keys_ != nullptr; }
 
   const data::Batch& batch;   // on the compute device
   const data::Batch& loaded;  // for errors
@@ -188,7 +187,8 @@ StepResult SingleStageEngine::step(MicroBatches& batches) {
   TROIKA_CHECK(batches.begin() < batches.count(), "a step has micro-batches left");
   exchange_->begin_training();
   // A skipped step does not advance the schedule.
-  exchange_->expect_rate(learning_rate_(batches.step() - optimization_->skipped()));
+  const double rate = learning_rate_(batches.step() - optimization_->skipped());
+  exchange_->expect_rate(rate / optimization_->loss_scale().value_or(1));
   StepResult result;
   std::array<std::optional<ActiveMicroBatch>, 2> active;  // by the number's last bit
   const auto of = [&](int micro_batch) -> std::optional<ActiveMicroBatch>& {
@@ -260,11 +260,10 @@ void SingleStageEngine::forward(ActiveMicroBatch& first, ActiveMicroBatch* secon
   if (recompute_budget_) plan_recomputation(first.batch);
   memory::restart_peak();
   if (is_first) drop_gradients(setup_.task.module());
-  if (second && first.has_keys() && second->has_keys()) {
+  if (second) {
     lanes_->run([&] { run_forward(first); }, [&] { run_forward(*second); });
   } else {
     run_forward(first);
-    if (second) run_forward(*second);
   }
   setup_.times.end(observe::Phase::forward);
 }

@@ -61,7 +61,8 @@ class Fit::LoadedMicroBatches : public MicroBatches {
     const bool ends_step = is_of_swarm ? ends_with_next_ : begin() + done_ == count();
     fit_.finish_batch(taken_.front(), loss, ends_step, done_ == left_);
     taken_.pop();
-    if (ends_step || taken_.is_empty()) fit_.measured_.times().finish();
+    const bool may_be_left = taken_.is_empty() && fit_.engine_->leaves_steps();
+    if (ends_step || may_be_left) fit_.measured_.times().finish();
   }
 
   void end_with_next() override { ends_with_next_ = true; }

@@ -153,14 +153,13 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
                  .expected = "0, or several processes",
                  .hint = "optim.nesterov and optim.momentum do the same"});
   }
-  const auto& optimizer = options.optimizer;
-  if (sums.momentum > 0 && optimizer.momentum > 0 &&
-      (optimizer.name == "sgd" || optimizer.name == "lars")) {
+  const auto& codec = plan.compression.codec;
+  if (sums.dither_norm != layout::SummationExchange().dither_norm && codec != "dither" &&
+      codec != "natural") {
     throw Error("train", ErrorKind::usage,
-                {.what = "byteps.momentum takes the place of the optimizer's",
-                 .got = fmt::format("byteps.momentum {} and optim.momentum {} of {}", sums.momentum,
-                                    optimizer.momentum, optimizer.name),
-                 .expected = "one of them, and 0"});
+                {.what = "byteps.dither_norm is of blocks that are dithered",
+                 .got = fmt::format("{} and ddp.hook {}", sums.dither_norm, codec),
+                 .expected = "max, or ddp.hook dither or natural"});
   }
   if (sums.asynchronous) require_plain_changes(plan);
 }

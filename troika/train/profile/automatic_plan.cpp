@@ -45,9 +45,7 @@ void require_searchable(const layout::Plan& plan, const std::string& warm_up) {
   if (sums.cross_barrier) got = "byteps.cross_barrier true";
   if (sums.asynchronous) got = "byteps.asynchronous true";
   if (sums.momentum > 0) got = fmt::format("byteps.momentum {}", sums.momentum);
-  if (sums.local_sums != layout::SummationExchange{}.local_sums) {
-    got = "byteps.local_sums " + sums.local_sums;
-  }
+  if (sums.local_sums != "plain") got = "byteps.local_sums " + sums.local_sums;
   if (plan.compression.codec != "none") got = "ddp.hook " + plan.compression.codec;
   if (plan.sums_micro_batches && plan.micro_batches > 1) got = "a sum over micro-batches";
   if (got.empty()) return;
