@@ -79,6 +79,16 @@ TEST(Bans, NobodyIsBannedWithoutLies) {
   }
 }
 
+TEST(Bans, OnlyPeersAreAccused) {
+  Record record{.peer = std::string(64, 'a'), .sub_key = std::string(64, 'b')};
+  record.body = R"({"why": "a whim"})";
+  EXPECT_TRUE(is_accusation(record));
+  for (const auto& name : {std::string("b"), std::string(64, 'B'), std::string(63, 'b') + '\n'}) {
+    record.sub_key = name;
+    EXPECT_FALSE(is_accusation(record)) << name;
+  }
+}
+
 // A few that accuse others achieve nothing.
 TEST(Bans, MostPeersMustAccuse) {
   Trainers run(33);

@@ -6,6 +6,7 @@
 #include "tests/swarm/averaging_group.h"
 #include "troika/base/random.h"
 #include "troika/swarm/centred_clip.h"
+#include "troika/swarm/far_contributors.h"
 
 namespace troika::swarm {
 namespace {
@@ -109,6 +110,26 @@ TEST(Liars, MoveACentreByTheBound) {
     // t b / (n - b), for a radius of about 8, and the clipping of honest vectors.
     EXPECT_LT(std::sqrt(distance), .5 * std::sqrt(radius));
   }
+}
+
+// The centre is not exact, which shows in the small distance of a contributor with many samples.
+TEST(Liars, AFastPeerIsNotFar) {
+  constexpr double kWeight = 400;
+  Random random(3);
+  std::map<size_t, PartReducer<double>::Contribution> contributions;
+  std::vector<double> weights;
+  for (size_t i = 0; i < kPeersOfLies; ++i) {
+    auto& one = contributions[i];
+    one.weight = i == 0 ? kWeight : 1;
+    one.numbers.resize(kDimension);
+    for (auto& number : one.numbers) number = random.normal() / std::sqrt(one.weight);
+    weights.push_back(one.weight);
+  }
+  std::vector<std::span<const double>> views;
+  for (const auto& [index, one] : contributions) views.emplace_back(one.numbers);
+  FarContributors<double> far;
+  far.add(centred_clip<double>(views, weights), contributions);
+  EXPECT_TRUE(far.found().empty());
 }
 
 TEST(Liars, EqualVectorsAreTheirCentre) {

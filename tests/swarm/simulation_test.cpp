@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
+
 #include "tests/support/errors.h"
 
 namespace troika::swarm {
@@ -90,6 +92,33 @@ TEST(SwarmSimulation, ClippingWithstandsLiarsAndTheMeanDoesNot) {
     EXPECT_FALSE(simulate(scenario).last_loss < .5) << name_of(lie);
     scenario.aggregation = Aggregation::centred_clip;
     EXPECT_LT(simulate(scenario).last_loss, .2) << name_of(lie);
+  }
+}
+
+// An auxiliary peer has no weights, and so no loss.
+TEST(SwarmSimulation, TheLossIsThatOfPeersThatTrain) {
+  auto scenario = small();
+  scenario.seconds = 60;
+  scenario.kinds[1] = {.name = "auxiliary", .speed = 0, .mode = Mode::auxiliary};
+  const auto report = simulate(scenario);
+  EXPECT_LT(report.last_loss, report.first_loss * .1);
+}
+
+TEST(SwarmSimulation, RefusesTimesThatNoClockHas) {
+  const std::vector<std::function<void(Scenario&)>> faults{
+      [](Scenario& one) { one.seconds = 0; },
+      [](Scenario& one) { one.seconds = 3.6e13; },
+      [](Scenario& one) { one.bytes_per_number = 0; },
+      [](Scenario& one) { one.kinds[0].speed = 0; },
+      [](Scenario& one) { one.kinds[0].speed = 1e-300; },
+      [](Scenario& one) { one.kinds[0].speed = 1e17; },
+      [](Scenario& one) { one.kinds[0].latency = 1e17; },
+      [](Scenario& one) { one.kinds[0].up = 1e-9; },
+  };
+  for (size_t i = 0; i < faults.size(); ++i) {
+    auto scenario = small();
+    faults[i](scenario);
+    EXPECT_THROW(simulate(scenario), Error) << i;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "troika/swarm/bans.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "troika/base/log.h"
 #include "troika/swarm/json_text.h"
@@ -17,11 +18,23 @@ struct AccusationBody {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AccusationBody, why)
 
+// Whether a text has the form of the name of an identity.
+bool is_name(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// A text of another peer, for this one's log and terminal.
+std::string printable(std::string text) {
+  std::ranges::replace_if(
+      text, [](char byte) { return byte < ' ' || byte > '~'; }, '?');
+  return text;
+}
+
 }  // namespace
 
 bool is_accusation(const Record& record) {
   try {
-    return !record.sub_key.empty() && record.sub_key != record.peer &&
+    return is_name(record.sub_key) && record.sub_key != record.peer &&
            parsed<AccusationBody>(record.body).why.size() <= 200;
   } catch (const Error&) {
     return false;
@@ -31,14 +44,21 @@ bool is_accusation(const Record& record) {
 void Bans::take_change(const Record& record) {
   if (record.kind != kAccusation) return;
   if (record.body.empty()) {
-    accusers_[record.sub_key].erase(record.peer);
+    if (const auto found = accusers_.find(record.sub_key); found != accusers_.end()) {
+      found->second.erase(record.peer);
+    }
     return;
   }
+  const auto now = directory_.now();
+  for (auto& [peer, accusers] : accusers_) {
+    std::erase_if(accusers, [now](const auto& one) { return one.second <= now; });
+  }
+  std::erase_if(accusers_, [](const auto& one) { return one.second.empty(); });
   const bool is_new = accusers_[record.sub_key].insert_or_assign(record.peer, record.expiry).second;
   if (!is_new) return;
   const auto why = parsed<AccusationBody>(record.body).why;
   log::info("[swarm] {} accuses {}: {}", record.peer.substr(0, 8), record.sub_key.substr(0, 8),
-            why);
+            printable(why));
 }
 
 void Bans::judge(const AveragingResult& result) {

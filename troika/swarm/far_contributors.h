@@ -15,7 +15,9 @@ namespace troika::swarm {
 
 // The mean of w samples is by sqrt(w) nearer to its expectation than one sample. So d sqrt(w) is
 // compared, for the distance d of a contribution from the centre: it is far if that is more than
-// kFar times the median of all. With fewer than five contributors, none is far.
+// kFar times the median of all. Weights above their median count as the median, as in
+// centred_clip(): the centre is not more exact than that. With fewer than five contributors, none
+// is far.
 template <typename Number>
 class FarContributors {
  public:
@@ -25,6 +27,13 @@ class FarContributors {
   void add(const std::vector<Number>& centre,
            const std::map<size_t, typename PartReducer<Number>::Contribution>& contributions) {
     ++chunks_;
+    std::vector<double> weights;
+    for (const auto& [contributor, one] : contributions) {
+      if (one.weight > 0) weights.push_back(one.weight);
+    }
+    if (weights.size() < 5) return;
+    std::ranges::sort(weights);
+    const double most_weight = weights[weights.size() / 2];
     std::vector<std::pair<double, size_t>> distances;
     for (const auto& [contributor, one] : contributions) {
       if (one.weight == 0) continue;
@@ -34,9 +43,8 @@ class FarContributors {
             static_cast<double>(one.numbers[k]) - static_cast<double>(centre[k]);
         sum += difference * difference;
       }
-      distances.emplace_back(std::sqrt(sum * one.weight), contributor);
+      distances.emplace_back(std::sqrt(sum * std::min(one.weight, most_weight)), contributor);
     }
-    if (distances.size() < 5) return;
     std::ranges::sort(distances);
     const double limit = kFar * distances[distances.size() / 2].first;
     for (const auto& [distance, contributor] : distances) {

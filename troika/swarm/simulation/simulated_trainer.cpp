@@ -41,7 +41,7 @@ SimulatedTrainer::SimulatedTrainer(const SimulatedWorld& world, const PeerKind& 
   peer_ = std::make_unique<Peer<float>>(endpoint_, identity_, options(index), callbacks(), [this] {
     return std::chrono::duration_cast<WallTime>(world_.network.now()) + std::chrono::hours(400'000);
   });
-  if (kind_.mode != Mode::auxiliary && kind_.speed > 0) work();
+  if (kind_.mode != Mode::auxiliary) work();
 }
 
 SimulatedTrainer::~SimulatedTrainer() = default;

@@ -40,6 +40,8 @@ class SimulatedTrainer {
 
   const std::string& name() const { return identity_.name(); }
   bool is_client() const { return kind_.mode == Mode::client; }
+  // Whether it trains and does not lie.
+  bool is_honest() const { return kind_.mode != Mode::auxiliary && lie_ == SimulatedLie::none; }
   bool is_there() const { return peer_ != nullptr; }
   int64_t epoch() const { return peer_->epoch(); }
   double loss() const { return world_.problem.loss(weights_); }

@@ -18,8 +18,14 @@ namespace troika::swarm {
 namespace {
 
 constexpr double kHour = 3600;
-// Speeds, shares, rates and times are below this.
+// Shares, rates, speeds of links and bytes of a number are below this.
 constexpr double kMost = 1e18;
+// Seconds of a simulation, of a batch and of a transfer of the model: far below the 292 years of
+// the clock.
+constexpr double kLongest = 1e8;
+// Seconds of a batch. Without one, batches would not let time pass.
+constexpr double kShortest = 1e-6;
+constexpr double kMostLatency = 3600;
 
 bool is_amount(double number) {
   return number >= 0 && number < kMost;
@@ -43,19 +49,33 @@ void check(const Scenario& scenario) {
          "at least 1, and no more that are computed");
   const auto& churn = scenario.churn;
   demand(is_amount(churn.joins) && is_amount(churn.kills) && is_amount(churn.stops) &&
-             is_amount(scenario.seconds) && is_amount(scenario.bytes_per_number) &&
              is_amount(scenario.state_per_number),
-         "the rates and times of a simulated swarm", "a negative or infinite one",
-         "numbers from 0");
+         "the rates of a simulated swarm", "a negative or infinite one", "numbers from 0");
+  demand(scenario.seconds > 0 && scenario.seconds <= kLongest, "the seconds of a simulation",
+         fmt::format("{}", scenario.seconds), "more than 0 and at most 1e8");
+  demand(scenario.bytes_per_number >= .001 && scenario.bytes_per_number <= 1000,
+         "the bytes of a number in averagings of a simulated swarm",
+         fmt::format("{}", scenario.bytes_per_number), "a number in [0.001, 1000]");
+  const double longest_message = static_cast<double>(scenario.numbers) *
+                                 std::max(scenario.bytes_per_number, scenario.state_per_number);
   demand(scenario.liars >= 0 && scenario.liars <= 1, "the share of liars",
          fmt::format("{}", scenario.liars), "a number in [0, 1]");
   demand(scenario.liars == 0 || !scenario.lies.empty(), "the lies of liars", "none",
          "at least one");
   for (const auto& kind : scenario.kinds) {
     demand(is_amount(kind.share) && kind.up > 0 && is_amount(kind.up) && kind.down > 0 &&
-               is_amount(kind.down) && is_amount(kind.latency) && is_amount(kind.speed),
+               is_amount(kind.down) && kind.latency >= 0 && kind.latency <= kMostLatency,
            "a kind of simulated peers", kind.name,
-           "a share, latency and speed from 0, and links above 0 bytes per second");
+           "a share from 0, a latency in [0, 3600] seconds, and links above 0 bytes per second");
+    demand(longest_message / std::min(kind.up, kind.down) <= kLongest,
+           "the slower link of a kind of simulated peers",
+           fmt::format("{} bytes per second ({})", std::min(kind.up, kind.down), kind.name),
+           "one that carries the model in 1e8 seconds");
+    const double batch = static_cast<double>(scenario.batch) / kind.speed;
+    demand(kind.mode == Mode::auxiliary || (batch >= kShortest && batch <= kLongest),
+           "the speed of a kind of simulated peers that train",
+           fmt::format("{} samples per second ({})", kind.speed, kind.name),
+           "one above 0, and a batch that takes from 1e-6 to 1e8 seconds");
   }
   const double shares = [&] {
     double sum = 0;
@@ -210,7 +230,7 @@ class Simulation {
     for (const auto& [epoch, step] : steps_) report_.samples += step.weight;
     int64_t last = 0;
     for (const auto& trainer : trainers_) {
-      if (trainer->is_there()) last = std::max(last, trainer->epoch());
+      if (trainer->is_honest() && trainer->is_there()) last = std::max(last, trainer->epoch());
     }
     double loss = 0;
     int counted = 0;
@@ -219,7 +239,7 @@ class Simulation {
       one.is_there = trainer->is_there();
       report_.computed += static_cast<double>(one.computed);
       report_.peers.push_back(std::move(one));
-      if (!trainer->is_there() || trainer->epoch() != last) continue;
+      if (!trainer->is_honest() || !trainer->is_there() || trainer->epoch() != last) continue;
       loss += trainer->loss();
       ++counted;
     }

@@ -33,7 +33,7 @@ struct SimulationReport {
   int64_t whole = 0;      // of them: all numbers, from all members
   int64_t alone = 0;      // of them: of a peer that found no group
   double first_loss = 0;  // of the problem that is solved, before the first step
-  double last_loss = 0;   // of the peers at the last step; NaN if it has diverged
+  double last_loss = 0;   // of the honest peers at the last step; NaN if it has diverged
   std::vector<SimulatedPeerReport> peers;
   uint64_t events = 0;  // of the network
 };
@@ -42,7 +42,8 @@ struct SimulationReport {
 // (net/simulated_network.h). The peers minimise |w - w*|^2 / 2 by gradient descent with noisy
 // gradients; messages count as many bytes as those of a model of Scenario::numbers. The same
 // scenario gives the same report. Blocks. Throws Error(swarm, usage) for a scenario without peers,
-// kinds, samples or numbers, with rates that are not finite, or with negative ones.
+// kinds, samples or numbers, with rates that are not finite, with negative ones, or with times that
+// are no seconds or more than 1e8 (a latency: 3600).
 SimulationReport simulate(const Scenario& scenario);
 
 }  // namespace troika::swarm
