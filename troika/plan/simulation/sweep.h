@@ -47,8 +47,8 @@ struct DevicesPoint {
 // micro-batches. A cluster with fewer devices is extended by hosts like its last one. Skips numbers
 // of stages outside the schedule's domain. Where a point needs fewer stages, the plan's cut is not
 // used. Slow ranks that a point does not have are ignored. Throws Error(usage) for stages with
-// different numbers of replicas, and for a plan with a custom schedule if a point needs fewer
-// stages. Throws the errors of simulate_run() and stage_work().
+// different numbers of replicas, for servers on hosts without ranks, and for a plan with a custom
+// schedule if a point needs fewer stages. Throws the errors of simulate_run() and stage_work().
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices);
 
 struct MicroBatchesPoint {
