@@ -6,6 +6,7 @@
 #include "tests/support/errors.h"
 #include "troika/plan/simulation/cluster_links.h"
 #include "troika/plan/simulation/run_simulator.h"
+#include "troika/plan/simulation/sweep.h"
 
 namespace troika::plan {
 namespace {
@@ -87,10 +88,10 @@ TEST(ServerRuns, AForwardPassBeginsWhenTheFirstMeanIsThere) {
     EXPECT_NEAR(simulation.ranks[0].compute_seconds, 6, 1e-9);
     EXPECT_NEAR(sent_by_host(run, simulation, 0), 256 * steps, 1e-9);
   }
-  // Each second in which messages are under way takes half a second from passes. Bucket 0 is under
-  // way for 1 s of the backward pass of the rank that then waits for bucket 1.
+  // Each second in which messages are under way takes three quarters from passes. Bucket 0 is under
+  // way for 2 s of the backward pass of one rank. The other one waits for its bucket 1.
   run.steps = 1;
-  run.overlap = 0.5;
+  run.overlap = 0.25;
   EXPECT_NEAR(simulate_run(run).seconds, 8.5, 1e-9);
 }
 
@@ -193,6 +194,52 @@ TEST(ServerRuns, DownpourFetchesBesideItsPasses) {
   EXPECT_NEAR(simulate_run(run).seconds, 4 * (12 + exchange - 1), 1e-9);
 }
 
+// The passes beside which a server works do not take longer.
+TEST(ServerRuns, OnlyMessagesUnderWaySlowPasses) {
+  auto run = served_run(1, 1, ExchangeMethod::downpour, 400);
+  run.stages[0].optimizer_seconds = 4;
+  run.plan.exchange.downpour = {.local_rate = 0};
+  run.overlap = 0;
+  run.steps = 4;
+  EXPECT_NEAR(simulate_run(run).seconds, 3 + 3 * 4, 1e-9);
+  // Rank 0 pushes its first bucket at 4 s, and rank 1 at 5.2 s.
+  run = crossing_run(2, 0, 256);
+  run.stages[0].passes = {2, 2, 2};
+  run.stages[0].buckets = {{128, 2, 1}, {128, 0, 0}};
+  run.disturbances.slow_ranks = {{1, 1.3}};
+  run.overlap = 0;
+  run.records_trace = true;
+  for (const auto& span : simulate_run(run).spans) {
+    if (span.rank == 0 && span.name == "backward") {
+      EXPECT_NEAR(*span.end, 6, 1e-9);
+    }
+  }
+}
+
+// A push of 1e4 s, beside which a replica computes nothing of its passes of 1e-6 s.
+TEST(ServerRuns, ComputingStandsStillWhileMessagesTakeAll) {
+  auto run = served_run(1, 1, ExchangeMethod::downpour, 400);
+  run.cluster.network = {0, 0.04};
+  run.stages[0].passes = {1e-6, 1e-6, 0};
+  run.plan.exchange.downpour = {.n_fetch = 100};
+  run.overlap = 0;
+  run.steps = 3;
+  EXPECT_NEAR(simulate_run(run).seconds, 2e4, 1e-3);
+}
+
+// A push begins at 6 s and takes 4 s. The simulation ends at 9 s.
+TEST(ServerRuns, LinksCountWhatMessagesUnderWayHaveMoved) {
+  auto run = served_run(1, 1, ExchangeMethod::downpour, 400);
+  run.cluster.network = {0, 100};
+  run.plan.exchange.downpour = {.n_fetch = 100, .n_push = 2};
+  run.steps = 3;
+  const auto simulation = simulate_run(run);
+  EXPECT_NEAR(simulation.seconds, 9, 1e-9);
+  const auto out = static_cast<size_t>(ClusterLinks(run.cluster).links_of(0)[4]);
+  EXPECT_NEAR(simulation.links[out].bytes, 300, 1e-9);
+  EXPECT_NEAR(simulation.links[out].busy_seconds, 3, 1e-9);
+}
+
 // Two ranks and a server on another host: it gets 400 bytes of both in 8 s, applies them in 1 s,
 // and returns the parameters in 8 s.
 TEST(ServerRuns, ParameterServersApplyStepsAsTheirConsistencySays) {
@@ -228,6 +275,7 @@ TEST(ServerRuns, DownpourReplicasDoNotWaitForEachOther) {
   run.disturbances.slow_ranks = {{3, 4}};
   run.steps = 13;
   const auto simulation = simulate_run(run);
+  EXPECT_NEAR(simulation.makespan, 4 * 3, 1e-9) << "the first step of the slow one";
   // In 16 steps of the fast ones, the slow one makes 4.
   EXPECT_NEAR(simulation.seconds, 16 * 3, 1e-9);
   EXPECT_GE(simulation.staleness->count, 4 * 12);
@@ -284,12 +332,24 @@ TEST(ServerRuns, SandblasterFetchesComputesAndPushesInAPass) {
   run.cluster.network = {0.25, 100};
   run.stages[0].optimizer_seconds = 0.01;
   run.steps = 3;
-  // 13 operations for the pair and its products, 6 for the direction, and 4 and the sum of the
-  // gradient for a pass.
-  const double operations = 24 * 0.02, messages = 8 * 0.25 + 2 * 8;
+  // 19 operations for the pair and its products with two pairs, 6 for the direction, and 4 and the
+  // sum of the gradient for a pass.
+  const double operations = 30 * 0.02, messages = 8 * 0.25 + 2 * 8;
   const auto simulation = simulate_run(run);
   EXPECT_NEAR(simulation.seconds, 3 * (3 + messages + operations), 1e-9);
   EXPECT_NEAR(sent_by_host(run, simulation, 0), 3 * 800, 1e-9);
+  EXPECT_NEAR(simulation.makespan, 3, 1e-9) << "of the first step";
+  // Half of the square of the parameters, and its gradient.
+  run.plan.exchange.sandblaster.penalty = 1;
+  EXPECT_NEAR(simulate_run(run).seconds, 3 * (3 + messages + operations + 2 * 0.02), 1e-9);
+}
+
+// With fewer devices, the server's host would be cut off.
+TEST(ServerRuns, SweepsOverDevicesKeepNoHostsForServers) {
+  auto run = served_run(2, 1, ExchangeMethod::downpour, 400);
+  EXPECT_ERROR(sweep_devices({.run = run}, {1, 2}), ErrorKind::usage,
+               "[plan] a sweep over devices; got 1 server on hosts without ranks, expected servers "
+               "beside ranks (leave the hosts without ranks out of the cluster)");
 }
 
 TEST(ServerRuns, UnknownMethodsAreRefused) {
@@ -308,6 +368,12 @@ TEST(ServerRuns, UnknownMethodsAreRefused) {
   EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                "[plan] schedule.micro_batches of exchange.method sandblaster_lbfgs; got 2, "
                "expected 1");
+  run = served_run(1, 0, ExchangeMethod::sandblaster, 400);
+  run.plan.exchange.sandblaster.portions = 1;
+  run.batch_micro_batches = 2e6;
+  EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
+               "[plan] micro-batches of a portion, and of a pass; got 2e+06 and 2e+06, expected at "
+               "most 1e+06 and 1e+08 (give fewer samples, or more of them in a micro-batch)");
   run = crossing_run(2, 0, 128);
   run.stages[0].buckets.clear();
   EXPECT_ERROR(

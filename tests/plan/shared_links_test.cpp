@@ -30,8 +30,8 @@ TEST(SharedLinks, TwoFlowsShareALink) {
   EXPECT_DOUBLE_EQ(end->time, 2.0);
   links.finish(*end);
   EXPECT_FALSE(links.next_end(2));
-  EXPECT_EQ(links.traffic()[0].bytes, 200);
-  EXPECT_DOUBLE_EQ(links.traffic()[0].busy_seconds, 2);
+  EXPECT_EQ(links.traffic(3)[0].bytes, 200);
+  EXPECT_DOUBLE_EQ(links.traffic(3)[0].busy_seconds, 2);
 }
 
 TEST(SharedLinks, AThirdFlowJoins) {
@@ -81,7 +81,8 @@ TEST(SharedLinks, WeightsCountMessagesOfOneFlow) {
   EXPECT_EQ(links.rate(0, message), 20);
   EXPECT_EQ(links.rate(0, other), 60);
   links.finish({1, other});
-  EXPECT_EQ(links.traffic()[0].bytes, 400);
+  EXPECT_EQ(links.traffic(1)[0].bytes, 80);
+  EXPECT_EQ(links.traffic(1)[0].busy_seconds, 1);
 }
 
 TEST(SharedLinks, UnlimitedLinksAndEmptyFlowsTakeNoTime) {

@@ -179,6 +179,7 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
                     {"samples_per_second", samples / step},
                     {"makespan", simulation.makespan},
                     {"bubble_rate", simulation.bubble_rate},
+                    {"fits", !beyond},
                     {"ranks", by_rank},
                     {"links", by_link}};
   add_servers(json, simulation);

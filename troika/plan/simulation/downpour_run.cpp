@@ -119,11 +119,11 @@ class DownpourRun {
 
   // Staleness is counted at the first server.
   void apply(int rank, size_t server, int64_t oldest) {
+    ranks_.end_message(rank);
     queues_.work(server, ranks_.work().optimizer_seconds * shard_, [this, rank, server, oldest] {
       if (server == 0) pushes_.push(rank, oldest);
       ranks_.timeline().tell(servers_[server], rank, [this, rank] {
         auto& own = replica(rank);
-        ranks_.end_message(rank);
         if (--own.unconfirmed > 0) return;
         ranks_.record(rank, "communication", "push", own.push_begin, -1,
                       ranks_.work().parameter_bytes);
@@ -141,6 +141,7 @@ class DownpourRun {
     for (size_t server = 0; server < servers_.size(); ++server) {
       ranks_.begin_message(rank);
       ranks_.send(rank, servers_[server], 0, [this, rank, server] {
+        ranks_.end_message(rank);
         queues_.work(server, 0, [this, rank, server] { give(rank, server); });
       });
     }
@@ -148,6 +149,7 @@ class DownpourRun {
 
   void give(int rank, size_t server) {
     if (server == 0) replica(rank).fetched = pushes_.of_others(rank);
+    ranks_.begin_message(rank);
     ranks_.receive(rank, servers_[server], shard_bytes(), [this, rank] {
       auto& own = replica(rank);
       ranks_.end_message(rank);

@@ -34,7 +34,8 @@ class EventLoop {
   // events of an instant come before flows get new rates.
   std::optional<Event> next();
 
-  const std::vector<LinkTraffic>& traffic() const { return flows_.traffic(); }
+  // Returns the traffic of each link until now().
+  std::vector<LinkTraffic> traffic() const { return flows_.traffic(now_); }
 
  private:
   RunFlows flows_;

@@ -89,6 +89,7 @@ void PartitionSums::send(int rank, size_t number) {
 void PartitionSums::arrive(int rank, size_t number) {
   const auto& partition = partitions_[number];
   auto& server = servers_[partition.server];
+  ranks_.end_message(rank);
   ranks_.timeline().tell(server.device, rank, [this, rank, bytes = partition.bytes] {
     client(rank).in_flight -= bytes;
     dispatch(rank);
@@ -125,7 +126,7 @@ void PartitionSums::raise_level(size_t number) {
 void PartitionSums::answer(int rank, size_t number) {
   const auto& partition = partitions_[number];
   const auto bytes = static_cast<double>(partition.bytes);
-  ranks_.count_received(rank, bytes);
+  ranks_.begin_message(rank);
   ranks_.timeline().send_beside(servers_[partition.server].device, rank, bytes,
                                 [this, rank, number] { land(rank, number); });
 }
@@ -133,6 +134,7 @@ void PartitionSums::answer(int rank, size_t number) {
 void PartitionSums::land(int rank, size_t number) {
   const size_t bucket = partitions_[number].bucket;
   ranks_.end_message(rank);
+  ranks_.count_received(rank, static_cast<double>(partitions_[number].bytes));
   if (--missing_[static_cast<size_t>(rank)][bucket] > 0) return;
   ranks_.record(rank, "communication", "bucket", client(rank).bucket_begin[bucket],
                 static_cast<int>(bucket), ranks_.work().buckets[bucket].bytes);

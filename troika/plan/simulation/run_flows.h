@@ -31,7 +31,7 @@ class RunFlows {
   // message, after the latency of its path.
   Event finish(const SharedLinks::End& end);
 
-  const std::vector<LinkTraffic>& traffic() const { return shared_.traffic(); }
+  std::vector<LinkTraffic> traffic(double now) const { return shared_.traffic(now); }
 
  private:
   struct Owner {

@@ -53,7 +53,8 @@ struct RunSimulation {
   // From the end of the step before, on the last rank to end it, to this step's end.
   std::vector<double> step_seconds;
   double seconds = 0;  // of all steps
-  // From the begin of the first pass to the end of the last one, in the first step.
+  // From the begin of the first pass to the end of the last one, in the first step; where ranks do
+  // not wait for each other, in the first step of each rank, of passes that have ended.
   double makespan = 0;
   // (span - busy) / span of the rank with the longest span from its first pass to its last, as
   // Simulation::bubble_rate; the mean over the steps.

@@ -26,10 +26,14 @@ class SandblasterRun {
                   static_cast<int>(run.plan.exchange.sandblaster.backups)),
         replicas_(static_cast<size_t>(ranks_.ranks())) {
     // The operations of server::Lbfgs with all pairs, in the rounds of messages in which they go.
-    const int pairs = static_cast<int>(run.plan.exchange.sandblaster.history);
-    rounds_ = {4 + 6 * pairs + 3, 3 + 2 * pairs + 1};
+    // It computes the products with a new pair before it drops the oldest one.
+    const auto& options = run.plan.exchange.sandblaster;
+    const int pairs = static_cast<int>(options.history);
+    rounds_ = {4 + 6 * (pairs + 1) + 3, 3 + 2 * pairs + 1};
+    std::vector<int> evaluation{2, 1, kPass, 1};
+    if (options.penalty > 0) evaluation.insert(evaluation.end() - 1, 2);
     for (int i = 0; i < run.evaluations; ++i) {
-      for (const int operations : {2, 1, kPass, 1}) rounds_.push_back(operations);
+      rounds_.insert(rounds_.end(), evaluation.begin(), evaluation.end());
     }
   }
 
@@ -150,10 +154,11 @@ class SandblasterRun {
       return tell(rank, coordinator(), [this, rank, pass] { take_result(rank, pass); });
     }
     const double share = std::min(left, 1.0);
-    const int number = portion * static_cast<int>(std::ceil(run_.portion_micro_batches())) +
-                       static_cast<int>(std::ceil(left)) - 1;
+    const int64_t number = portion * static_cast<int64_t>(std::ceil(run_.portion_micro_batches())) +
+                           static_cast<int64_t>(std::ceil(left)) - 1;
     ranks_.compute(rank, share * ranks_.batch_seconds(rank, pass, number),
                    [this, rank, portion, pass, left, share, begin = ranks_.now()] {
+                     ranks_.count_pass(rank, begin);
                      ranks_.record(rank, "compute", "portion", begin, portion);
                      compute(rank, portion, pass, left - share);
                    });

@@ -46,43 +46,53 @@ double ServedRanks::optimizer_seconds(int rank, double share) const {
   return work().optimizer_seconds * share * times_.factor(rank);
 }
 
-double ServedRanks::busy(int number) {
-  auto& own = rank(number);
-  if (own.messages > 0) own.busy += now() - own.busy_since;
-  own.busy_since = now();
-  return own.busy;
-}
-
 void ServedRanks::begin_message(int number) {
-  busy(number);
-  ++rank(number).messages;
+  change_messages(number, 1);
 }
 
 void ServedRanks::end_message(int number) {
-  busy(number);
-  --rank(number).messages;
+  change_messages(number, -1);
+}
+
+void ServedRanks::change_messages(int number, int by) {
+  auto& own = rank(number).computing;
+  const double before = rate(number);
+  rank(number).messages += by;
+  if (own.begin < 0 || rate(number) == before) return;
+  own.left -= before * (now() - own.since);
+  own.since = now();
+  schedule_end(number);
 }
 
 void ServedRanks::compute(int number, double seconds, Call then) {
-  rank(number).computes_since = now();
-  continue_computing(number, {.begin = now(), .seconds = seconds, .busy_before = busy(number)},
-                     now() + seconds, std::move(then));
+  auto& own = rank(number).computing;
+  own = {.begin = now(),
+         .seconds = seconds,
+         .left = seconds,
+         .since = now(),
+         .version = own.version,
+         .then = std::move(then)};
+  schedule_end(number);
 }
 
-void ServedRanks::continue_computing(int number, const Computing& computing, double end,
-                                     Call then) {
-  timeline_.after(end - now(), [this, number, computing, then = std::move(then)] {
-    constexpr double kNegligible = 1e-6;  // of the computing
-    const double added = (1 - run_.overlap) * (busy(number) - computing.busy_before);
-    const double later = computing.begin + computing.seconds + added;
-    if (later - now() > kNegligible * computing.seconds) {
-      return continue_computing(number, computing, later, then);
-    }
-    use(number).compute_seconds += computing.seconds;
-    use(number).exposed_seconds += added;
-    rank(number).computes_since = -1;
-    then();
+// Without overlap, computing stands still until the messages end.
+void ServedRanks::schedule_end(int number) {
+  auto& own = rank(number).computing;
+  ++own.version;
+  const double left = std::max(0.0, own.left);
+  if (left > 0 && rate(number) <= 0) return;
+  const double after = left > 0 ? left / rate(number) : 0;
+  timeline_.after(after, [this, number, version = own.version] {
+    if (rank(number).computing.version == version) end_computing(number);
   });
+}
+
+void ServedRanks::end_computing(int number) {
+  auto& own = rank(number).computing;
+  const double seconds = now() - std::exchange(own.begin, -1);
+  use(number).compute_seconds += own.seconds;
+  use(number).exposed_seconds += std::max(0.0, seconds - own.seconds);  // up to rounding
+  std::exchange(own.then, nullptr)();
 }
 
 void ServedRanks::begin_wait(int number) {
@@ -101,8 +111,10 @@ void ServedRanks::send(int number, int device, double bytes, Call arrives) {
 }
 
 void ServedRanks::receive(int number, int device, double bytes, Call arrives) {
-  count_received(number, bytes);
-  timeline_.send(device, number, bytes, std::move(arrives));
+  timeline_.send(device, number, bytes, [this, number, bytes, arrives = std::move(arrives)] {
+    count_received(number, bytes);
+    arrives();
+  });
 }
 
 void ServedRanks::record(int number, const char* track, const std::string& name, double begin,
@@ -111,7 +123,14 @@ void ServedRanks::record(int number, const char* track, const std::string& name,
   result_.spans.push_back({number, rank(number).step, track, name, begin, now(), bucket, bytes});
 }
 
+void ServedRanks::count_pass(int number, double begin) {
+  if (rank(number).step > 0) return;
+  first_begin_ = std::min(first_begin_, begin);
+  result_.makespan = now() - first_begin_;
+}
+
 void ServedRanks::record_pass(int number, const ProgramItem& item, double begin) {
+  count_pass(number, begin);
   const bool is_forward = item.action.kind == ActionKind::forward;
   record(number, "compute", is_forward ? "forward" : "backward", begin);
   if (run_.records_trace) record(number, "passes", text_of(item.action), begin);
@@ -132,7 +151,6 @@ RunSimulation ServedRanks::simulate() {
   const size_t steps = static_cast<size_t>(run_.steps);
   TROIKA_CHECK(ends_.size() == ranks_.size() * steps, "ranks end all steps");
   result_.seconds = now();
-  result_.makespan = ends_.front();
   double before = 0;
   for (size_t step = 1; step <= steps; ++step) {
     const double end = ends_[step * ranks_.size() - 1];
@@ -141,7 +159,8 @@ RunSimulation ServedRanks::simulate() {
   for (int number = 0; number < ranks(); ++number) {
     const auto& own = rank(number);
     auto& use = result_.ranks[static_cast<size_t>(number)];
-    if (own.computes_since >= 0) use.compute_seconds += now() - own.computes_since;
+    const double computes_since = own.computing.begin;
+    if (computes_since >= 0) use.compute_seconds += now() - computes_since;
     if (own.waits_since >= 0) use.exposed_seconds += now() - own.waits_since;
     use.idle_seconds = std::max(0.0, result_.seconds - use.compute_seconds - use.exposed_seconds);
     for (double* sum : {&use.compute_seconds, &use.exposed_seconds, &use.idle_seconds,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,7 @@ class ServedRanks {
   // Between these calls, the rank waits for servers.
   void begin_wait(int rank);
   void end_wait(int rank);
-  // Counts bytes that a rank sends to servers, or receives from them.
+  // Counts bytes that a rank sends to servers, or that have come from them.
   void count_sent(int rank, double bytes) { use(rank).sent_bytes += bytes; }
   void count_received(int rank, double bytes) { use(rank).received_bytes += bytes; }
   // Also send them to a server's device, or from it (Timeline::send()).
@@ -58,7 +59,9 @@ class ServedRanks {
   // Keeps a span that ends now, if the run records its trace.
   void record(int rank, const char* track, const std::string& name, double begin, int bucket = -1,
               double bytes = -1);
-  // Also that of a pass.
+  // Counts a pass, or a part of one, that ends now, for the makespan.
+  void count_pass(int rank, double begin);
+  // Also records it.
   void record_pass(int rank, const ProgramItem& item, double begin);
 
   // The rank has made a step. The simulation ends when the ranks together have made the run's steps
@@ -69,25 +72,29 @@ class ServedRanks {
   RunSimulation simulate();
 
  private:
+  struct Computing {
+    double begin = -1;   // -1: the rank does not compute
+    double seconds = 0;  // without messages
+    double left = 0;     // of these, at time `since`
+    double since = 0;
+    size_t version = 0;  // counts the changes of its end
+    Call then = {};
+  };
   struct Rank {
     int step = 0;           // that has not ended
     double step_begin = 0;  // the end of the step before
     int messages = 0;       // under way
-    double busy = 0;        // seconds with messages, up to busy_since
-    double busy_since = 0;
-    double computes_since = -1;  // -1: it does not compute
-    double waits_since = -1;     // -1: it does not wait
-  };
-  struct Computing {
-    double begin = 0;
-    double seconds = 0;
-    double busy_before = 0;
+    Computing computing = {};
+    double waits_since = -1;  // -1: it does not wait
   };
 
   Rank& rank(int number) { return ranks_[static_cast<size_t>(number)]; }
   RankUse& use(int number) { return result_.ranks[static_cast<size_t>(number)]; }
-  double busy(int number);
-  void continue_computing(int number, const Computing& computing, double end, Call then);
+  // Returns the seconds of computing that are done in a second.
+  double rate(int number) { return rank(number).messages > 0 ? run_.overlap : 1; }
+  void change_messages(int number, int by);
+  void schedule_end(int number);
+  void end_computing(int number);
 
   const SimulatedRun& run_;
   const ClusterLinks links_;
@@ -95,7 +102,8 @@ class ServedRanks {
   const DisturbedTimes times_;
   Timeline timeline_;
   std::vector<Rank> ranks_;
-  std::vector<double> ends_;  // of steps of all ranks
+  std::vector<double> ends_;                                      // of steps of all ranks
+  double first_begin_ = std::numeric_limits<double>::infinity();  // of the passes in first steps
   RunSimulation result_;
 };
 

@@ -79,6 +79,24 @@ double SharedLinks::rate(double now, Flow flow) {
   return flows_[flow].rate;
 }
 
+std::vector<LinkTraffic> SharedLinks::traffic(double now) const {
+  auto traffic = traffic_;
+  for (const auto& state : flows_) {
+    for (const auto& use : state.uses) {
+      traffic[static_cast<size_t>(use.link)].bytes -= use.weight * state.left(now);
+    }
+  }
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (!links_[i].flows.empty()) traffic[i].busy_seconds += now - links_[i].busy_since;
+  }
+  return traffic;
+}
+
+double SharedLinks::State::left(double now) const {
+  if (!(rate < kUnlimited)) return 0;
+  return std::max(0.0, bytes - rate * (now - since));
+}
+
 void SharedLinks::update_rates(double now) {
   const auto changed = std::exchange(changed_, {});
   std::vector<Component> components;
@@ -156,7 +174,7 @@ void SharedLinks::share(double now, const Component& component) {
 void SharedLinks::set_rate(double now, Flow flow, double rate) {
   auto& state = flows_[flow];
   if (rate == state.rate) return;
-  state.bytes = std::max(0.0, state.bytes - state.rate * (now - state.since));
+  state.bytes = state.left(now);
   state.since = now;
   state.rate = rate;
   const double seconds = state.bytes > 0 && rate < kUnlimited ? state.bytes / rate : 0;

@@ -57,7 +57,8 @@ class SharedLinks {
   // Returns the rate in bytes per second; kUnlimited if no link of the flow is limited.
   double rate(double now, Flow flow);
 
-  const std::vector<LinkTraffic>& traffic() const { return traffic_; }
+  // Returns the traffic of each link until now, with what running flows have moved.
+  std::vector<LinkTraffic> traffic(double now) const;
 
  private:
   struct State {
@@ -68,6 +69,8 @@ class SharedLinks {
     uint64_t version = 0;   // counts the changes of its rate, and the flows with this number
     bool is_seen = false;   // of connected()
     bool has_rate = false;  // of share()
+
+    double left(double now) const;  // bytes
   };
   // The time at which a flow ends if its rate does not change. Outdated if the flow has another
   // version.
@@ -105,7 +108,7 @@ class SharedLinks {
   void set_rate(double now, Flow flow, double rate);
 
   std::vector<Link> links_;
-  std::vector<LinkTraffic> traffic_;  // by link
+  std::vector<LinkTraffic> traffic_;  // by link: all bytes of begun flows, and ended busy times
   std::vector<State> flows_;
   std::vector<Flow> unused_;
   std::vector<int> changed_;  // limited links whose flows have changed since update_rates()

@@ -76,6 +76,16 @@ void verify_replicas(const SimulatedRun& run) {
            fmt::format("{} and {:g}", run.evaluations, run.batch_micro_batches),
            "at least 1 and at least 0");
   }
+  constexpr double kMostInPortion = 1e6, kMostInPass = 1e8;
+  const double in_portion = run.portion_micro_batches(), in_pass = run.micro_batches_of_step();
+  const bool has_many = in_portion > kMostInPortion || in_pass > kMostInPass ||
+                        static_cast<double>(run.portions()) > kMostInPass;
+  if (is_sandblaster && has_many) {
+    refuse("micro-batches of a portion, and of a pass",
+           fmt::format("{:g} and {:g}", in_portion, in_pass),
+           fmt::format("at most {:g} and {:g}", kMostInPortion, kMostInPass),
+           "give fewer samples, or more of them in a micro-batch");
+  }
 }
 
 // The first devices of hosts that come after those with ranks.

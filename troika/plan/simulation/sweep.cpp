@@ -144,6 +144,20 @@ Plan on_devices(const Plan& plan, int devices) {
   return scaled;
 }
 
+// A sweep takes the first devices of the cluster, so it would move such servers to other hosts.
+void refuse_servers_on_hosts(const SimulatedRun& run) {
+  const int ranks = run.plan.mesh.ranks();
+  const bool has_servers =
+      run.plan.has_servers() || run.plan.exchange.method == layout::ExchangeMethod::summation;
+  if (!has_servers || run.cluster.ranks() <= ranks) return;
+  const auto devices = run.server_devices();
+  const auto count = std::ranges::count_if(devices, [&](int device) { return device >= ranks; });
+  if (count == 0) return;
+  refuse("a sweep over devices",
+         fmt::format("{} server{} on hosts without ranks", count, count > 1 ? "s" : ""),
+         "servers beside ranks", "leave the hosts without ranks out of the cluster");
+}
+
 }  // namespace
 
 SweepRange SweepRange::parse(std::string_view text) {
@@ -212,6 +226,7 @@ std::optional<int> rank_beyond_memory(const RunSimulation& simulation, const Clu
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices) {
   require_mesh_of_sweep(swept.run);
   swept.run.plan.verify();
+  refuse_servers_on_hosts(swept.run);
   const auto rate_on = [&](int count, DevicesPoint& point) {
     const auto& mesh = swept.run.plan.mesh;
     if (count < mesh.size(Axis::tensor) * mesh.size(Axis::context)) return false;

@@ -51,9 +51,10 @@ struct DevicesPoint {
 // of stages outside the schedule's domain, and numbers of replicas that Plan::verify() refuses,
 // such as those that a group of ZeRO does not divide. Where a point needs fewer stages, the plan's
 // cut is not used. Slow ranks that a point does not have are ignored. Throws Error(usage) for
-// stages with different numbers of replicas, for axes other than data, pipeline and tensor, for a
-// plan with a custom schedule if a point needs fewer stages, and if all points are skipped. Throws
-// the errors of simulate_run() and stage_work().
+// stages with different numbers of replicas, for axes other than data, pipeline, tensor and
+// context, for servers on hosts without ranks, for a plan with a custom schedule if a point needs
+// fewer stages, and if all points are skipped. Throws the errors of simulate_run() and
+// stage_work().
 std::vector<DevicesPoint> sweep_devices(const SweptRun& swept, const std::vector<int>& devices);
 
 struct MicroBatchesPoint {

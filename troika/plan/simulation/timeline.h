@@ -32,7 +32,7 @@ class Timeline {
   void run();
   void stop() { is_stopped_ = true; }
 
-  const std::vector<LinkTraffic>& traffic() const { return loop_.traffic(); }
+  std::vector<LinkTraffic> traffic() const { return loop_.traffic(); }
 
  private:
   // Returns the number under which the call is kept.
