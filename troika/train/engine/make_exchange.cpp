@@ -88,16 +88,10 @@ server::SummationCoding coding_of(const comm::CodecOptions& codec, const std::st
           .error_feedback = leaves_much && codec.error_feedback};
 }
 
-// Momentum before the servers takes the place of the optimizer's, and does not know the loss scale.
+// Momentum before the servers takes the place of the optimizer's.
 void require_momentum_fits(const layout::Plan& plan, const OptimizerRecipe& recipe) {
   const double momentum = plan.exchange.summation.momentum;
   if (momentum == 0) return;
-  if (const auto precision = nn::parse_precision(plan.precision); precision.needs_scaler()) {
-    throw Error("train", ErrorKind::usage,
-                {.what = "byteps.momentum adds up gradients of one scale",
-                 .got = "trainer.precision " + precision.name,
-                 .expected = "32, 64, bf16-mixed or bf16-true"});
-  }
   const auto& optimizer = recipe.optimizer;
   const bool has_momentum =
       optimizer.momentum > 0 && (optimizer.name == "sgd" || optimizer.name == "lars");

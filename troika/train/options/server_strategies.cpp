@@ -153,6 +153,13 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
                  .expected = "0, or several processes",
                  .hint = "optim.nesterov and optim.momentum do the same"});
   }
+  const auto precision = nn::parse_precision(plan.precision);
+  if (sums.momentum > 0 && precision.needs_scaler()) {
+    throw Error("train", ErrorKind::usage,
+                {.what = "byteps.momentum adds up gradients of one scale",
+                 .got = "trainer.precision " + precision.name,
+                 .expected = "32, 64, bf16-mixed or bf16-true"});
+  }
   const auto& codec = plan.compression.codec;
   if (sums.dither_norm != layout::SummationExchange().dither_norm && codec != "dither" &&
       codec != "natural") {
