@@ -87,12 +87,6 @@ double between_seconds(Algorithm algorithm, const Links& links, const Levels& le
                       bytes / levels.emptiest);
 }
 
-// Returns a link with the longer latency and the lower known bandwidth of the two.
-Link slower(const Link& one, const Link& other) {
-  return {std::max(one.latency, other.latency),
-          1 / std::max(one.seconds_per_byte(), other.seconds_per_byte())};
-}
-
 template <size_t n>
 Algorithm least(const std::array<Algorithm, n>& candidates, auto&& seconds) {
   return *std::ranges::min_element(candidates, {}, seconds);

@@ -1,6 +1,7 @@
 // A description of hosts, devices and links.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,6 +21,12 @@ struct Link {
 
   bool operator==(const Link&) const = default;
 };
+
+// Returns a link with the longer latency, and with the lower of the bandwidths that are known.
+inline Link slower(const Link& one, const Link& other) {
+  const bool is_other = other.seconds_per_byte() > one.seconds_per_byte();
+  return {std::max(one.latency, other.latency), is_other ? other.bandwidth : one.bandwidth};
+}
 
 // The closest level that two devices share: a group of devices of a host (NVLink, a socket), a
 // host, or only the network.

@@ -54,11 +54,6 @@ void StepModel::find_axes() {
   }
 }
 
-void StepModel::slow_down(Link& link, const Link& other) {
-  link.latency = std::max(link.latency, other.latency);
-  if (other.seconds_per_byte() > link.seconds_per_byte()) link.bandwidth = other.bandwidth;
-}
-
 Link StepModel::axis_link(size_t profile, int first, int count, int stride) const {
   if (count == 1) return {};
   bool in_group = true;
@@ -72,7 +67,8 @@ Link StepModel::tensor_link(const StepSettings& settings, int first) const {
   const auto& axes = settings.axes;
   auto slowest = axis_link(settings.profile, first, axes.tensor, 1);
   for (int i = 1; i < axes.context; ++i) {
-    slow_down(slowest, axis_link(settings.profile, first + i * axes.tensor, axes.tensor, 1));
+    slowest = layout::slower(slowest,
+                             axis_link(settings.profile, first + i * axes.tensor, axes.tensor, 1));
   }
   return slowest;
 }
@@ -81,7 +77,8 @@ Link StepModel::context_link(const StepSettings& settings, int first) const {
   const auto& axes = settings.axes;
   auto slowest = axis_link(settings.profile, first, axes.context, axes.tensor);
   for (int i = 1; i < axes.tensor; ++i) {
-    slow_down(slowest, axis_link(settings.profile, first + i, axes.context, axes.tensor));
+    slowest =
+        layout::slower(slowest, axis_link(settings.profile, first + i, axes.context, axes.tensor));
   }
   return slowest;
 }

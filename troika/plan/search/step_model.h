@@ -216,8 +216,6 @@ class StepModel {
   const layout::Devices& device(int rank) const;
   // Returns the rank of the first device of a replica.
   int rank_of(const StepSettings& settings, int used, int replicas, int replica) const;
-  // Makes a link as slow as the slower of both in each number.
-  static void slow_down(layout::Link& link, const layout::Link& other);
   // Returns the link between these ranks of a host, each `stride` after the one before.
   layout::Link axis_link(size_t profile, int first, int count, int stride) const;
   // Return the slowest link among the tensor axes and among the context axes of a group that begins

@@ -76,8 +76,8 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
       groups.insert({on_axis % tensor, own.host, own.group});
     }
     ++replicas_of_hosts[device(first).host];
-    slow_down(place.axis, tensor_link(settings, first));
-    slow_down(ring, context_link(settings, first));
+    place.axis = layout::slower(place.axis, tensor_link(settings, first));
+    ring = layout::slower(ring, context_link(settings, first));
   }
   place.lateness = expected_maximum(replicas);
   place.axis_lateness = expected_maximum(ranks);
