@@ -29,6 +29,15 @@ struct ShardGroups {
   std::vector<std::vector<int>> same;
 };
 
+// All groups have the collective at the same time.
+std::vector<CollectivePhase> phases_of_groups(const Collective& collective,
+                                              const std::vector<std::vector<int>>& groups,
+                                              const ClusterLinks& links) {
+  std::vector<std::vector<CollectivePhase>> all;
+  for (const auto& group : groups) all.push_back(collective_phases(collective, group, links));
+  return all.size() == 1 ? all.front() : together(all);
+}
+
 class RecipeMaker {
  public:
   RecipeMaker(const SimulatedRun& run, const ClusterLinks& links, const std::vector<int>& ranks)
@@ -66,17 +75,13 @@ class RecipeMaker {
 
   std::vector<CollectivePhase> phases(CollectiveKind kind, double bytes,
                                       const std::vector<std::vector<int>>& groups) const {
-    std::vector<std::vector<CollectivePhase>> all;
-    for (const auto& group : groups) {
-      all.push_back(collective_phases({.kind = kind,
-                                       .algorithm = run_.all_reduce,
-                                       .bytes = bytes,
-                                       .reduce_per_byte = run_.reduce_per_byte,
-                                       .spares = spares_,
-                                       .sums_on_hosts = sums_on_hosts()},
-                                      group, links_));
-    }
-    return together(all);
+    return phases_of_groups({.kind = kind,
+                             .algorithm = run_.all_reduce,
+                             .bytes = bytes,
+                             .reduce_per_byte = run_.reduce_per_byte,
+                             .spares = spares_,
+                             .sums_on_hosts = sums_on_hosts()},
+                            groups, links_);
   }
 
   std::vector<CollectivePhase> reduce(double bytes) const {
@@ -160,15 +165,11 @@ class SumMaker {
 
   std::vector<CollectivePhase> phases(CollectiveKind kind, double bytes,
                                       const std::vector<std::vector<int>>& groups) const {
-    std::vector<std::vector<CollectivePhase>> all;
-    for (const auto& group : groups) {
-      all.push_back(collective_phases({.kind = kind,
-                                       .algorithm = run_.all_reduce,
-                                       .bytes = bytes,
-                                       .reduce_per_byte = run_.reduce_per_byte},
-                                      group, links_));
-    }
-    return all.size() == 1 ? all.front() : together(all);
+    return phases_of_groups({.kind = kind,
+                             .algorithm = run_.all_reduce,
+                             .bytes = bytes,
+                             .reduce_per_byte = run_.reduce_per_byte},
+                            groups, links_);
   }
 
   static void add(Recipe& recipe, std::vector<CollectivePhase> phases, double count) {
