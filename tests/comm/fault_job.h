@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -23,6 +24,7 @@
 
 #include "tests/comm/fault_rank.h"
 #include "troika/base/clock.h"
+#include "troika/base/error.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/cluster/discovery/port.h"
 
@@ -108,6 +110,24 @@ class FaultJob {
       }
     }
     return told;
+  }
+  // Hears all of `ranks` ranks except the victim, and lets them end. Expects that each has an error
+  // of this kind in time, whose text fits `words(rank)`.
+  void expect_others_told(
+      int victim, int ranks, ErrorKind kind,
+      const std::function<testing::Matcher<const std::string&>(int rank)>& words) {
+    std::set<int> survivors;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank != victim) survivors.insert(rank);
+    }
+    const auto told = hear(survivors);
+    permit();
+    ASSERT_EQ(told.size(), survivors.size()) << "a survivor hangs, or ended without a word";
+    for (const auto& [rank, news] : told) {
+      EXPECT_EQ(news.kind, static_cast<int>(kind)) << news.what;
+      EXPECT_THAT(news.what, words(rank)) << "on rank " << rank;
+      EXPECT_LT(news.milliseconds, kind == ErrorKind::timeout ? kAfterTimeout : kAtOnce);
+    }
   }
   // Blocks until one of the ranks, which are forks of this process, has stopped itself.
   static void await_stop() {

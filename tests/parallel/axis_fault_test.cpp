@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -100,20 +99,9 @@ class AxisFaults : public testing::TestWithParam<const char*> {
                            ErrorKind kind, const std::string& why) {
     SCOPED_TRACE(fmt::format("{} of rank {} in {}", fault, victim, when));
     comm::FaultJob job(GetParam(), fault, when, victim, kRanks, 1, run_rank);
-    std::set<int> survivors;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank != victim) survivors.insert(rank);
-    }
-    const auto told = job.hear(survivors);
-    job.permit();
-    ASSERT_EQ(told.size(), survivors.size()) << "a survivor hangs, or ended without a word";
-    for (const auto& [rank, words] : told) {
-      EXPECT_EQ(words.kind, static_cast<int>(kind)) << words.what;
-      EXPECT_THAT(words.what, testing::ContainsRegex(fmt::format("rank {} {}", victim, why)))
-          << "on rank " << rank;
-      EXPECT_LT(words.milliseconds,
-                kind == ErrorKind::timeout ? comm::kAfterTimeout : comm::kAtOnce);
-    }
+    job.expect_others_told(victim, kRanks, kind, [&](int) -> testing::Matcher<const std::string&> {
+      return testing::ContainsRegex(fmt::format("rank {} {}", victim, why));
+    });
   }
 };
 

@@ -62,7 +62,9 @@ TEST(Lanes, TakeTurnsAtSums) {
 TEST(Lanes, HaveTheCallersState) {
   const at::NoGradGuard no_grad;
   Lanes lanes(at::kCPU);
-  const int threads = at::get_num_threads();
+  lanes.run([] {}, [] { at::get_num_threads(); });  // which takes the process's number
+  const int before = at::get_num_threads(), threads = before + 1;
+  at::set_num_threads(threads);
   bool has_gradients = true;
   std::thread::id first, second;
   lanes.run([&] { first = std::this_thread::get_id(); },
@@ -71,6 +73,7 @@ TEST(Lanes, HaveTheCallersState) {
               has_gradients = at::GradMode::is_enabled();
               EXPECT_EQ(at::get_num_threads(), threads);
             });
+  at::set_num_threads(before);
   EXPECT_EQ(first, std::this_thread::get_id());
   EXPECT_NE(second, first);
   EXPECT_FALSE(has_gradients);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <set>
 #include <string>
 
 #include "tests/comm/fault_job.h"
@@ -21,26 +20,15 @@ class PipelineFaults : public testing::TestWithParam<const char*> {
                            ErrorKind kind, const std::string& why) {
     SCOPED_TRACE(fmt::format("{} of rank {} in {}", fault, victim, when));
     comm::FaultJob job(GetParam(), fault, when, victim, kFaultStages, 1, run_pipeline_fault_rank);
-    std::set<int> survivors;
-    for (int rank = 0; rank < kFaultStages; ++rank) {
-      if (rank != victim) survivors.insert(rank);
-    }
-    const auto told = job.hear(survivors);
-    job.permit();
-    ASSERT_EQ(told.size(), survivors.size()) << "a survivor hangs, or ended without a word";
-    for (const auto& [rank, words] : told) {
-      EXPECT_EQ(words.kind, static_cast<int>(kind)) << words.what;
-      EXPECT_THAT(
-          words.what,
-          testing::AllOf(testing::MatchesRegex(fmt::format(
-                             "\\[parallel\\] stage {} (sends|receives) (activations|gradients) of "
-                             "micro-batch [0-7] (to|from) stage [0-3] on rank [0-3]: \\[comm\\].*",
-                             rank)),
-                         testing::ContainsRegex(fmt::format("rank {} {}", victim, why))))
-          << "on rank " << rank;
-      EXPECT_LT(words.milliseconds,
-                kind == ErrorKind::timeout ? comm::kAfterTimeout : comm::kAtOnce);
-    }
+    job.expect_others_told(
+        victim, kFaultStages, kind, [&](int rank) -> testing::Matcher<const std::string&> {
+          return testing::AllOf(
+              testing::MatchesRegex(
+                  fmt::format("\\[parallel\\] stage {} (sends|receives) (activations|gradients) of "
+                              "micro-batch [0-7] (to|from) stage [0-3] on rank [0-3]: \\[comm\\].*",
+                              rank)),
+              testing::ContainsRegex(fmt::format("rank {} {}", victim, why)));
+        });
   }
 };
 

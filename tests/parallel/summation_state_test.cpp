@@ -163,8 +163,8 @@ TEST(StateOfSums, AForeignOneIsRefusedAsAWhole) {
     state.emplace_back("sums.bucket0.momentum", at::ones({1}));
     Course course(group);
     EXPECT_ERROR(course.ddp.load_state(state), ErrorKind::usage,
-                 "[parallel] the state of summation servers; got bucket0.momentum, expected what "
-                 "codecs with error feedback have left out of buckets");
+                 "[parallel] the state of summation servers; got bucket0.momentum, expected errors "
+                 "of codecs, and momentum");
     group.barrier();
     course.step(3);
     expect_same_bits_on_all_ranks(group, course.replica.values());

@@ -22,27 +22,18 @@ using layout::Profile;
 // Four blocks of 24 tokens that spend a quarter of their times on attention. Ranks divide all of
 // the times, half of the workspace, and keep 480 bytes together.
 Profile blocks_of_tokens() {
-  Profile profile;
-  profile.optimizer_factor = 2;
-  for (int i = 0; i < 4; ++i) {
-    profile.blocks.push_back({.name = "block" + std::to_string(i),
-                              .forward = 4,
-                              .backward_input = 4,
-                              .backward_weight = 4,
-                              .output_bytes = 80,
-                              .saved_bytes = 800,
-                              .parameter_bytes = 1000,
-                              .workspace_bytes = 40,
-                              .context = layout::ContextCut{.tokens = 24,
-                                                            .heads = 6,
-                                                            .time_share = 1,
-                                                            .workspace_share = 0.5,
-                                                            .saved_bytes = 480,
-                                                            .attention_share = 0.25,
-                                                            .pair_bytes = 240,
-                                                            .pair_gradient_bytes = 480,
-                                                            .exchanges = 4,
-                                                            .exchanged_bytes = 480}});
+  auto profile = equal_blocks();
+  for (auto& block : profile.blocks) {
+    block.context = layout::ContextCut{.tokens = 24,
+                                       .heads = 6,
+                                       .time_share = 1,
+                                       .workspace_share = 0.5,
+                                       .saved_bytes = 480,
+                                       .attention_share = 0.25,
+                                       .pair_bytes = 240,
+                                       .pair_gradient_bytes = 480,
+                                       .exchanges = 4,
+                                       .exchanged_bytes = 480};
   }
   return profile;
 }

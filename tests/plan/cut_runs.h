@@ -1,10 +1,29 @@
 // Simulated runs of blocks that a tensor or a context axis cuts.
 #pragma once
 
+#include <string>
+
 #include "troika/plan/simulation/run_simulator.h"
 #include "troika/plan/simulation/stage_work.h"
 
 namespace troika::plan {
+
+// Four equal blocks, which an axis may cut.
+inline layout::Profile equal_blocks() {
+  layout::Profile profile;
+  profile.optimizer_factor = 2;
+  for (int i = 0; i < 4; ++i) {
+    profile.blocks.push_back({.name = "block" + std::to_string(i),
+                              .forward = 4,
+                              .backward_input = 4,
+                              .backward_weight = 4,
+                              .output_bytes = 80,
+                              .saved_bytes = 800,
+                              .parameter_bytes = 1000,
+                              .workspace_bytes = 40});
+  }
+  return profile;
+}
 
 // Devices of hosts that are joined by links of these latencies and bandwidths.
 inline layout::Cluster hosts(int count, int devices) {

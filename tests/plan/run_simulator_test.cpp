@@ -39,7 +39,7 @@ TEST(RunSimulator, ReplaysSchedulesWithoutLinks) {
         const auto simulated = simulate_run(run);
         ASSERT_EQ(simulated.makespan, replayed.makespan);
         ASSERT_EQ(simulated.seconds, replayed.makespan);
-        ASSERT_NEAR(simulated.bubble_rate, replayed.bubble_rate, 1e-12);
+        ASSERT_NEAR(simulated.bubble_rate.value(), replayed.bubble_rate, 1e-12);
         for (size_t rank = 0; rank < replayed.ranks.size(); ++rank) {
           ASSERT_NEAR(simulated.ranks[rank].compute_seconds, replayed.busy[rank], 1e-9);
         }

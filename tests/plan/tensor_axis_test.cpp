@@ -19,27 +19,18 @@ using layout::Profile;
 // Four blocks of which a tensor axis cuts 3/4 of the time, half of the saved bytes and 0.8 of the
 // parameters; sequence parallelism divides the rest of both times and saved bytes.
 Profile cut_blocks() {
-  Profile profile;
-  profile.optimizer_factor = 2;
-  for (int i = 0; i < 4; ++i) {
-    profile.blocks.push_back({.name = "block" + std::to_string(i),
-                              .forward = 4,
-                              .backward_input = 4,
-                              .backward_weight = 4,
-                              .output_bytes = 80,
-                              .saved_bytes = 800,
-                              .parameter_bytes = 1000,
-                              .workspace_bytes = 40,
-                              .tensor = layout::TensorCut{.units = 4,
-                                                          .time_share = 0.75,
-                                                          .parameter_share = 0.8,
-                                                          .saved_share = 0.5,
-                                                          .token_time_share = 0.25,
-                                                          .token_saved_share = 0.5,
-                                                          .forward_sums = 2,
-                                                          .backward_sums = 3,
-                                                          .backward_gathers = 1,
-                                                          .sum_bytes = 80}});
+  auto profile = equal_blocks();
+  for (auto& block : profile.blocks) {
+    block.tensor = layout::TensorCut{.units = 4,
+                                     .time_share = 0.75,
+                                     .parameter_share = 0.8,
+                                     .saved_share = 0.5,
+                                     .token_time_share = 0.25,
+                                     .token_saved_share = 0.5,
+                                     .forward_sums = 2,
+                                     .backward_sums = 3,
+                                     .backward_gathers = 1,
+                                     .sum_bytes = 80};
   }
   return profile;
 }

@@ -183,11 +183,11 @@ TEST_F(BytePsRun, AsynchronousRanksConverge) {
   // A run resumes from what its servers kept, with other ranks.
   auto options = byteps({"byteps.asynchronous=true", "run.name=half"});
   options.trainer.max_epochs = 10;
-  fit(options, 2);
+  const auto half = fit(options, 2);
   options.trainer.max_epochs = 20;
   options.trainer.ckpt_path = "last";
   const auto resumed = fit(options, 4);
-  EXPECT_LT(resumed.summary.validation_loss, oracle.summary.validation_loss + 0.05);
+  EXPECT_LT(resumed.summary.validation_loss, half.summary.validation_loss);
 }
 
 // Checkpoints, validations and gradients of several micro-batches are those of runs with a barrier.
@@ -297,16 +297,17 @@ TEST_F(BytePsRun, RefusesWhatSummationServersCannotDo) {
   }
   EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5", "optim.name=sgd"}), 2), ErrorKind::usage,
                "[train] byteps.momentum takes the place of the optimizer's; got byteps.momentum "
-               "0.5 and optim.momentum 0.9 of sgd, expected one of them, and 0");
+               "0.5 and optim.momentum 0.9 of sgd, expected at most one of them above 0");
   EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5", "trainer.precision=16-mixed"}), 2),
                ErrorKind::usage,
                "[train] byteps.momentum adds up gradients of one scale; got trainer.precision "
                "16-mixed, expected 32, 64, bf16-mixed or bf16-true");
-  EXPECT_ERROR(fit(byteps({"byteps.dither_norm=l2", "ddp.hook=topk"}), 2), ErrorKind::usage,
-               "[train] byteps.dither_norm is of blocks that are dithered; got l2 and ddp.hook "
-               "topk, expected max, or ddp.hook dither or natural");
+  EXPECT_ERROR(
+      fit(byteps({"byteps.dither_norm=l2", "ddp.hook=topk"}), 2), ErrorKind::usage,
+      "[train] byteps.dither_norm is for the codecs dither and natural; got l2 and ddp.hook "
+      "topk, expected max, or ddp.hook dither or natural");
   EXPECT_ERROR(fit(byteps({"byteps.momentum=0.5"}), 1), ErrorKind::usage,
-               "[train] byteps.momentum is of gradients that are sent; got 0.5 and one process, "
+               "[train] byteps.momentum needs gradients that are sent; got 0.5 and one process, "
                "which sends none, expected 0, or several processes (optim.nesterov and "
                "optim.momentum do the same)");
   EXPECT_ERROR(byteps({"byteps.partition_bytes=63"}), ErrorKind::usage,

@@ -25,10 +25,10 @@ using Json = nlohmann::ordered_json;
 using plan::PublishedPlan;
 
 // Bounds the time of a search.
-constexpr int kMostDevices = 4096;
+constexpr int kMostSearchedDevices = 4096;
 
 layout::Cluster read_cluster(const std::string& file) {
-  return layout::Cluster::parse(read_file(file), file, kMostDevices);
+  return layout::Cluster::parse(read_file(file), file, kMostSearchedDevices);
 }
 
 std::vector<plan::MachineLevel> levels_of(const SearchArguments& arguments) {
@@ -181,9 +181,9 @@ layout::Cluster cluster_of(const SearchArguments& arguments) {
                       "a number > 0");
     }
     devices *= level.machines;
-    if (devices > kMostDevices) {
+    if (devices > kMostSearchedDevices) {
       refuse_argument("plan", "devices of --machines", std::to_string(devices),
-                      fmt::format("at most {}", kMostDevices));
+                      fmt::format("at most {}", kMostSearchedDevices));
     }
   }
   const int hosts = levels.back().machines;

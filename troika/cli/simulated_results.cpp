@@ -149,7 +149,7 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
       "step         {:.6g} s{}\n", step,
       steps > 1 ? fmt::format(", from {:.6g} to {:.6g} s in {} steps", least, most, steps) : "");
   fmt::print("samples      {:.6g} a step, {:.6g} a second\n", samples, samples / step);
-  fmt::print("bubble rate  {:.4f}\n", simulation.bubble_rate);
+  if (simulation.bubble_rate) fmt::print("bubble rate  {:.4f}\n", *simulation.bubble_rate);
   print_servers(simulation);
   const plan::ClusterLinks links(run.cluster);
   const auto shares = link_shares(links, simulation);
@@ -178,10 +178,10 @@ ordered_json show(const plan::SweptRun& asked, const plan::RunSimulation& simula
                     {"seconds_by_step", simulation.step_seconds},
                     {"samples_per_second", samples / step},
                     {"makespan", simulation.makespan},
-                    {"bubble_rate", simulation.bubble_rate},
                     {"fits", !beyond},
                     {"ranks", by_rank},
                     {"links", by_link}};
+  if (simulation.bubble_rate) json["bubble_rate"] = *simulation.bubble_rate;
   add_servers(json, simulation);
   return json;
 }
@@ -240,15 +240,18 @@ ordered_json show(const std::vector<plan::MicroBatchesPoint>& points) {
   fmt::print("{:>13}  {:>7}  {:>10}  {:>11}  {:>11}  fits\n", "micro-batches", "samples", "step, s",
              "bubble rate", "peak memory");
   for (const auto& point : points) {
-    fmt::print("{:>13}  {:>7.4g}  {:>10.4g}  {:>11.4f}  {:>11}  {}{}\n", point.micro_batches,
-               point.samples, point.step_seconds, point.bubble_rate, human_bytes(point.peak_bytes),
-               point.fits ? "yes" : "no", &point == best ? ", fastest" : "");
-    json.push_back({{"micro_batches", point.micro_batches},
-                    {"samples", point.samples},
-                    {"step_seconds", point.step_seconds},
-                    {"bubble_rate", point.bubble_rate},
-                    {"peak_bytes", point.peak_bytes},
-                    {"fits", point.fits}});
+    fmt::print("{:>13}  {:>7.4g}  {:>10.4g}  {:>11}  {:>11}  {}{}\n", point.micro_batches,
+               point.samples, point.step_seconds,
+               point.bubble_rate ? fmt::format("{:.4f}", *point.bubble_rate) : "-",
+               human_bytes(point.peak_bytes), point.fits ? "yes" : "no",
+               &point == best ? ", fastest" : "");
+    json.push_back(
+        {{"micro_batches", point.micro_batches},
+         {"samples", point.samples},
+         {"step_seconds", point.step_seconds},
+         {"bubble_rate", point.bubble_rate ? ordered_json(*point.bubble_rate) : ordered_json()},
+         {"peak_bytes", point.peak_bytes},
+         {"fits", point.fits}});
   }
   return {{"micro_batches", json},
           {"best", best ? ordered_json(best->micro_batches) : ordered_json()}};

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "troika/base/file.h"
+#include "troika/base/text.h"
 #include "troika/cli/refuse_argument.h"
 #include "troika/cli/swarm_commands.h"
 #include "troika/swarm/simulation/simulation.h"
@@ -21,21 +22,9 @@ constexpr const char* kKindForm =
     "SHARE:UP:DOWN:LATENCY:SPEED[:client|:auxiliary]: a share, Mbit/s, Mbit/s, milliseconds and "
     "samples per second";
 
-std::vector<std::string> parts_of(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (const char letter : text) {
-    if (letter == ':') {
-      parts.emplace_back();
-    } else {
-      parts.back() += letter;
-    }
-  }
-  return parts;
-}
-
 swarm::PeerKind kind_from(const std::string& text) {
   const auto refuse = [&] { refuse_argument(kCommand, "--kind", text, kKindForm); };
-  auto parts = parts_of(text);
+  auto parts = split(text, ':');
   swarm::PeerKind kind{.name = text};
   if (parts.size() == 6) {
     if (parts.back() != "client" && parts.back() != "auxiliary") refuse();
@@ -45,12 +34,9 @@ swarm::PeerKind kind_from(const std::string& text) {
   if (parts.size() != 5) refuse();
   std::array<double, 5> numbers{};
   for (size_t i = 0; i < numbers.size(); ++i) {
-    size_t end = 0;
-    try {
-      numbers[i] = std::stod(parts[i], &end);
-    } catch (const std::exception&) {
-    }
-    if (end == 0 || end < parts[i].size()) refuse();
+    const auto number = parse_double(parts[i]);
+    if (!number) refuse();
+    numbers[i] = *number;
   }
   kind.share = numbers[0];
   kind.up = numbers[1] * kMegabit;

@@ -378,7 +378,8 @@ Schedule schedule_of(const Plan& plan) {
       plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
   if (plan.schedule == kOneStageSchedule) {
     if (plan.micro_batches > kMostPipelinePasses) {
-      refuse("micro-batches of one_stage", std::to_string(plan.micro_batches), "at most 1000000");
+      refuse("micro-batches of one_stage", std::to_string(plan.micro_batches),
+             fmt::format("at most {}", kMostPipelinePasses));
     }
     return one_stage(static_cast<int>(plan.micro_batches), plan.stages.tensor_overlap ? 2 : 1);
   }

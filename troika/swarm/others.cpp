@@ -22,7 +22,8 @@ void Others::update_bans() {
   for (const auto& peer : banned) {
     if (banned_.contains(peer)) continue;
     if (peer == tracker_.own_name()) {
-      log::warn("[swarm] the other peers have banned this one: what it contributes counts for nobody");
+      log::warn(
+          "[swarm] the other peers have banned this one: what it contributes counts for nobody");
     } else {
       log::warn("[swarm] {} is banned", peer.substr(0, 8));
     }

@@ -16,8 +16,9 @@
 
 namespace troika::swarm {
 
-// Uses this channel and the next one.
+// The channels of questions and of answers.
 inline constexpr net::Channel kStates = 0x5351'0004;
+inline constexpr net::Channel kStateAnswers = kStates + 1;
 
 // Names a state. Peers with the same version have the same state.
 struct StateVersion {

@@ -1,7 +1,7 @@
 #include "troika/parallel/servers/local_sums.h"
 
 #include <algorithm>
-#include <map>
+#include <set>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -32,13 +32,11 @@ SummationOptions with_members(SummationOptions options, std::vector<int> members
 }  // namespace
 
 std::vector<int> first_ranks(const std::vector<int>& nodes) {
-  std::map<int, int> first;
-  for (size_t rank = 0; rank < nodes.size(); ++rank) {
-    first.emplace(nodes[rank], static_cast<int>(rank));
-  }
+  std::set<int> seen;
   std::vector<int> ranks;
-  for (const auto& [node, rank] : first) ranks.push_back(rank);
-  std::ranges::sort(ranks);
+  for (size_t rank = 0; rank < nodes.size(); ++rank) {
+    if (seen.insert(nodes[rank]).second) ranks.push_back(static_cast<int>(rank));
+  }
   return ranks;
 }
 
@@ -133,7 +131,9 @@ bool LocalSums::has_started() const {
 
 state::StateDict LocalSums::state() {
   if (!servers_.has_state() || !has_started()) return servers_.state();
-  log::warn("[parallel] a checkpoint lacks what codecs have left out: gradients are under way");
+  log::warn(
+      "[parallel] a checkpoint lacks momentum and what codecs have left out: gradients are under "
+      "way");
   return {};
 }
 

@@ -53,7 +53,7 @@ bool SummationServers::has_state() const {
 state::StateDict SummationServers::state() {
   if (!has_state()) return {};
   const auto lack = [](std::string_view why) {
-    log::warn("[parallel] a checkpoint lacks what codecs have left out: {}", why);
+    log::warn("[parallel] a checkpoint lacks momentum and what codecs have left out: {}", why);
     return state::StateDict();
   };
   if (!client_->is_idle()) return lack("gradients are under way");
@@ -96,7 +96,7 @@ void SummationServers::load_state(const state::StateDict& state) {
       throw Error("parallel", ErrorKind::usage,
                   {.what = "the state of summation servers",
                    .got = name,
-                   .expected = "what codecs with error feedback have left out of buckets"});
+                   .expected = "errors of codecs, and momentum"});
     }
     tensors.emplace(name, tensor);
   }

@@ -50,9 +50,8 @@ struct Collective {
 // all-gather is a ring or, with several ranks on several hosts, a phase of rings inside the hosts
 // and one of messages between them. A summation has one phase with all pushes and means, for the
 // parts of layout::split_sums(), and one before and after it if ranks of hosts sum first. The
-// messages of a round
-// progress together. Without other flows, with one rank on each host and a power of two of ranks,
-// the phases take the time of layout::predict().
+// messages of a round progress together. Without other flows, with one rank on each host and a
+// power of two of ranks, the phases take the time of layout::predict().
 std::vector<CollectivePhase> collective_phases(const Collective& collective,
                                                const std::vector<int>& ranks,
                                                const ClusterLinks& links);

@@ -140,11 +140,13 @@ void RunAccount::record(SimulatedSpan span) {
 }
 
 void RunAccount::add_bubbles() {
+  double rates = 0;
   for (const auto& ranks : passes_) {
     const auto longest = std::ranges::max_element(ranks, {}, &StepPasses::span);
     if (longest->span() == 0) continue;
-    result_.bubble_rate += (longest->span() - longest->busy) / longest->span() / run_.steps;
+    rates += (longest->span() - longest->busy) / longest->span();
   }
+  result_.bubble_rate = rates / run_.steps;
   const auto& ranks = passes_.front();
   const auto first = std::ranges::min_element(ranks, {}, &StepPasses::first);
   const auto last = std::ranges::max_element(ranks, {}, &StepPasses::last);

@@ -57,8 +57,9 @@ struct RunSimulation {
   // not wait for each other, in the first step of each rank, of passes that have ended.
   double makespan = 0;
   // (span - busy) / span of the rank with the longest span from its first pass to its last, as
-  // Simulation::bubble_rate; the mean over the steps.
-  double bubble_rate = 0;
+  // Simulation::bubble_rate; the mean over the steps. Nothing for exchanges with servers that have
+  // no barrier.
+  std::optional<double> bubble_rate = {};
   std::vector<RankUse> ranks;
   // By link of ClusterLinks; of all steps.
   std::vector<LinkTraffic> links;
@@ -91,15 +92,13 @@ struct RunSimulation {
 // - summation with asynchronous: a rank steps, pushes its parameters, and takes the servers' values
 //   without a wait for other ranks.
 // - servers: a rank pushes its gradients, and pulls the parameters when the servers have applied
-// the
-//   steps that the consistency asks for.
+//   the steps that the consistency asks for.
 // - downpour: replicas compute, fetch and push beside each other; servers apply pushes one after
-// the
-//   other.
+//   the other.
 // - sandblaster: an iteration has rounds of vector operations at the servers, and passes in
 //   portions, which the replicas compute one after the other (layout::Portions).
-// Where replicas do not wait for each other, a step of the result is as many steps of replicas as
-// there are replicas, in the order in which they end; the simulation ends with the last of these.
+// Where N replicas do not wait for each other, each N steps of replicas that end count as one step
+// of the result, whichever replicas made them; the simulation ends with the last of these.
 //
 // Without links (latency 0, bandwidth unknown), replicas, and disturbances, passes begin and end
 // when layout::replay() says. Deterministic. Throws the errors of SimulatedRun::verify() and

@@ -45,8 +45,8 @@ struct DevicesPoint {
 };
 
 // Simulates the plan on the first n devices for each n. A point has pipelines of the plan's length
-// (of fewer stages if n is less), of its tensor axis, and as many of them as fit; numbers below the
-// size of the tensor axis are skipped. Each replica has the plan's number of
+// (of fewer stages if n is less), of its tensor and context axes, and as many of them as fit;
+// numbers below the product of these axes are skipped. Each replica has the plan's number of
 // micro-batches. A cluster with fewer devices is extended by hosts like its last one. Skips numbers
 // of stages outside the schedule's domain, and numbers of replicas that Plan::verify() refuses,
 // such as those that a group of ZeRO does not divide. Where a point needs fewer stages, the plan's
@@ -61,9 +61,9 @@ struct MicroBatchesPoint {
   int micro_batches = 0;
   double samples = 0;  // of a micro-batch
   double step_seconds = 0;
-  double bubble_rate = 0;
-  double peak_bytes = 0;  // of the rank with the most memory
-  bool fits = true;       // in each device's memory, if known
+  std::optional<double> bubble_rate = {};  // RunSimulation::bubble_rate
+  double peak_bytes = 0;                   // of the rank with the most memory
+  bool fits = true;                        // in each device's memory, if known
 };
 
 // Simulates the plan with the samples of its step split into other numbers of micro-batches. Skips

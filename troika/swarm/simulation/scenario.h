@@ -60,7 +60,7 @@ struct Scenario {
   uint64_t numbers = 1'000'000;  // of the model
   double bytes_per_number = 4;   // in averagings
   double state_per_number = 12;  // bytes of a state that is downloaded
-  // Numbers that are computed. Each stands for an equal part of the model's.
+  // Numbers that are computed, from 64 to 65536. Each stands for an equal part of the model's.
   size_t carried = 1024;
 };
 

@@ -27,6 +27,9 @@ constexpr double kLongest = 1e8;
 constexpr double kShortest = 1e-6;
 constexpr double kMostLatency = 3600;
 
+// A state of fewer numbers is hardly longer than other messages; one of more is not one message.
+constexpr size_t kLeastCarried = 64, kMostCarried = 65'536;
+
 bool is_amount(double number) {
   return number >= 0 && number < kMost;
 }
@@ -47,6 +50,9 @@ void check(const Scenario& scenario) {
          "the numbers of a simulated model",
          fmt::format("{}, of which {} are computed", scenario.numbers, scenario.carried),
          "at least 1, and no more that are computed");
+  demand(scenario.carried >= kLeastCarried && scenario.carried <= kMostCarried,
+         "the numbers that a simulation computes", std::to_string(scenario.carried),
+         "from 64 to 65536: a state is one message");
   const auto& churn = scenario.churn;
   demand(is_amount(churn.joins) && is_amount(churn.kills) && is_amount(churn.stops) &&
              is_amount(scenario.state_per_number),
@@ -128,8 +134,8 @@ net::SimulatedLinks links_of(const Scenario& scenario) {
               const auto values = static_cast<double>(bytes - kAveragingHead);
               return kAveragingHead + static_cast<uint64_t>(std::llround(values * averaged));
             }
-            const bool is_state = channel == kStates || channel == kStates + 1;
-            return is_state && bytes >= carried ? bytes - carried + state : bytes;
+            const bool is_state = channel == kStateAnswers && bytes >= carried;
+            return is_state ? bytes - carried + state : bytes;
           }};
 }
 

@@ -100,7 +100,7 @@ void require_momentum_fits(const layout::Plan& plan, const OptimizerRecipe& reci
               {.what = "byteps.momentum takes the place of the optimizer's",
                .got = fmt::format("byteps.momentum {} and optim.momentum {} of {}", momentum,
                                   optimizer.momentum, optimizer.name),
-               .expected = "one of them, and 0"});
+               .expected = "at most one of them above 0"});
 }
 
 std::unique_ptr<Exchange> make_diloco(const layout::GradientExchange& exchange,

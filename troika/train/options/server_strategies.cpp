@@ -148,7 +148,7 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
   if (sums.cross_barrier) require_steps_in_parts(options, plan);
   if (sums.momentum > 0 && plan.mesh.ranks() == 1) {
     throw Error("train", ErrorKind::usage,
-                {.what = "byteps.momentum is of gradients that are sent",
+                {.what = "byteps.momentum needs gradients that are sent",
                  .got = fmt::format("{} and one process, which sends none", sums.momentum),
                  .expected = "0, or several processes",
                  .hint = "optim.nesterov and optim.momentum do the same"});
@@ -161,10 +161,9 @@ void require_servers_fit(const TrainOptions& options, const Plan& plan) {
                  .expected = "32, 64, bf16-mixed or bf16-true"});
   }
   const auto& codec = plan.compression.codec;
-  if (sums.dither_norm != layout::SummationExchange().dither_norm && codec != "dither" &&
-      codec != "natural") {
+  if (sums.dither_norm != "max" && codec != "dither" && codec != "natural") {
     throw Error("train", ErrorKind::usage,
-                {.what = "byteps.dither_norm is of blocks that are dithered",
+                {.what = "byteps.dither_norm is for the codecs dither and natural",
                  .got = fmt::format("{} and ddp.hook {}", sums.dither_norm, codec),
                  .expected = "max, or ddp.hook dither or natural"});
   }
