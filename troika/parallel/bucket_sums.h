@@ -22,8 +22,9 @@ class BucketSums {
   // Takes note of the buckets of the steps that follow. Called outside of steps; the buckets
   // outlive their steps. Throws Error(usage) for gradients that cannot be averaged.
   virtual void lay_out(const std::vector<Bucket>& buckets) = 0;
-  // Tells the learning rate of the step whose buckets start next, the same on all ranks, for values
-  // that are kept for later steps. Called outside of steps, or never. Does not wait for means.
+  // Tells how far the step whose buckets start next moves parameters per unit of their values (the
+  // learning rate, divided by the loss scale), the same on all ranks, for values that are kept for
+  // later steps. Called outside of steps, or never. Does not wait for means.
   virtual void expect_rate(double /*rate*/) {}
   // Starts to replace the bucket's values by their mean over the ranks, with the same bits on all
   // ranks. Ranks may start buckets in different orders.

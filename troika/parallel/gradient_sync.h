@@ -39,8 +39,9 @@ class GradientSync {
   // Blocks until the gradients that the optimizer will apply are ready.
   virtual void finish_backward() = 0;
 
-  // Tells the learning rate of the step that begins, before its first backward pass, to exchanges
-  // that keep a part of gradients for later steps. Others ignore it.
+  // Tells exchanges that keep a part of gradients for later steps how far the step that begins
+  // moves parameters per unit of gradients: the learning rate, divided by the loss scale. Called
+  // before the first backward pass. Others ignore it.
   virtual void expect_rate(double /*rate*/) {}
 
   // Called before the first micro-batch of a resumed step: .grad holds the sum of micro-batches

@@ -74,15 +74,20 @@ std::unique_ptr<SwarmPeer> make_swarm_peer(bool is_double, net::Endpoint& endpoi
                                 .aggregation = options.aggregation,
                                 .group_size = options.group_size,
                                 .authority = options.authority,
+                                .token = options.token,
                                 .mode = options.mode,
                                 .bandwidth = options.bandwidth,
+                                .least_part = options.least_part,
                                 .version = options.version,
                                 .discovery_time = options.discovery_time,
                                 .matchmaking_time = options.matchmaking_time,
                                 .averaging_time = options.averaging_time,
                                 .sender_timeout = options.sender_timeout,
+                                .download_time = options.download_time,
+                                .most_state = options.most_state,
                                 .seed = options.seed,
-                                .kinds = options.kinds},
+                                .kinds = options.kinds,
+                                .reader = options.reader},
       std::move(callbacks));
 }
 
