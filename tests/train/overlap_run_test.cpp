@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
         PipelineCase{"1f1b8", "1f1b", kEight, "llama", 4, "full", true, 2},
         PipelineCase{"interleaved4", "interleaved", kFour, "gpt-dropout", 4, "full"},
         PipelineCase{"interleaved8", "interleaved", kEight, "gpt-dropout", 4},
-        PipelineCase{"zb_h1_4", "zb-h1", kFour, "gpt-dropout", 4, "none", true},
+        PipelineCase{"zb_h1_4", "zb-h1", kFour, "llama", 4, "none", true},
         PipelineCase{"zb_h1_8", "zb-h1", kEight, "mlp", 4},
         PipelineCase{"zero1", "1f1b", "data=2 tensor=2", "gpt-dropout", 3, "none", false, 1, "tp"},
         PipelineCase{"zero2", "gpipe", "data=2 tensor=2", "llama", 2, "none", true, 2, "tp"},
