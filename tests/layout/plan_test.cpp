@@ -182,10 +182,19 @@ TEST(Plan, PartsAgree) {
             "2 or more ranks, or false");
   EXPECT_EQ(refused({.mesh = cut, .stages = overlapped}),
             "[layout] mesh.tensor_overlap of 1 micro-batch a step; got true, expected 2 or more: "
-            "trainer.accumulate_grad_batches, or false");
+            "trainer.accumulate_grad_batches or pipeline.micro_batches, or false");
   EXPECT_EQ(refused({.mesh = cut, .stages = overlapped, .schedule = "gpipe", .micro_batches = 2}),
-            "[layout] mesh.tensor_overlap of schedule.name gpipe; got true, expected schedule.name "
-            "one_stage: strategy tp without zero.stage, or false");
+            "none");
+  const auto staged = Mesh::parse("pipeline=2 tensor=2");
+  EXPECT_EQ(
+      refused({.mesh = staged, .stages = overlapped, .schedule = "pipedream", .micro_batches = 4}),
+      "[layout] mesh.tensor_overlap of schedule.name pipedream; got true, expected a schedule with "
+      "flushes, as 1f1b, or false");
+  EXPECT_EQ(
+      refused(
+          {.mesh = staged, .stages = overlapped, .schedule = "interleaved", .micro_batches = 2}),
+      "[layout] schedule interleaved on 2 ranks with mesh.tensor_overlap; got 2 micro-batches, "
+      "expected a number of pairs that is a multiple of the ranks");
   EXPECT_EQ(
       refused(
           {.mesh = Mesh::parse("tensor=2 context=2"), .stages = overlapped, .micro_batches = 2}),

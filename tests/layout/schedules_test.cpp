@@ -7,6 +7,7 @@
 #include "tests/support/errors.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/edges.h"
+#include "troika/layout/schedules/pairs.h"
 #include "troika/layout/schedules/replay.h"
 #include "troika/layout/schedules/table.h"
 
@@ -236,6 +237,94 @@ TEST(Schedules, OfReplicasKeepTheirOrder) {
   const auto group = Schedule::parse("(0SEND_F1;0RECV_B0) 0REDUCE (0F3;0B2)OVERLAP_F_B\n").ranks[0];
   EXPECT_EQ((Schedule{{actions_of_replica(group, 0, 2)}}.text()), "0RECV_B0 0REDUCE 0B2\n");
   EXPECT_EQ((Schedule{{actions_of_replica(group, 1, 2)}}.text()), "0SEND_F1 0REDUCE 0F3\n");
+}
+
+std::string pairs(std::string_view name, int ranks, int micro_batches) {
+  const auto& row = schedule_row(name);
+  return order_in_pairs(row, require_domain(row, {ranks, micro_batches})).text();
+}
+
+TEST(Pairs, TakeThePlacesOfMicroBatches) {
+  EXPECT_EQ(pairs("1f1b", 1, 3), "0F0 0F1 0B0 0B1 0F2 0B2\n");
+  EXPECT_EQ(pairs("1f1b", 2, 4),
+            "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1F1 1B0 1B1 1F2 1F3 1B2 1B3\n");
+  EXPECT_EQ(pairs("gpipe", 1, 2), "0F0 0F1 0B1 0B0\n");
+  EXPECT_EQ(pairs("gpipe", 1, 3), "0F0 0F1 0F2 0B2 0B1 0B0\n");
+  EXPECT_EQ(pairs("zb-h1", 1, 2), "0F0 0F1 0I0 0I1 0W0 0W1\n");
+}
+
+// The forward passes of a pair start together, so both wait for the inputs of both. Messages are
+// in an order in which sends may wait for their receives.
+TEST(Pairs, HoldForAnyRanksAndMicroBatches) {
+  int count = 0;
+  for (const auto& row : schedule_table()) {
+    for (int p = 1; p <= 6; ++p) {
+      for (int m = 2; m <= 4 * p + 2; ++m) {
+        PipelineShape shape{p, m}, half{p, (m + 1) / 2};
+        if (!is_in_domain(row, shape) || !is_in_domain(row, half)) continue;
+        shape = require_domain(row, shape);
+        const auto order = order_in_pairs(row, shape);
+        auto whole = complete(join_pairs(order));
+        int joined = 0;
+        for (auto& actions : whole.ranks) {
+          for (size_t i = 0; i < actions.size(); ++i) joined += begins_pair(actions, i) ? 1 : 0;
+          for (auto& action : actions) action.joined = false;
+        }
+        EXPECT_NO_THROW(whole.verify()) << row.name << " " << p << " " << m;
+        EXPECT_EQ(joined, shape.stages() * (m / 2)) << row.name << " " << p << " " << m;
+        // Gradients are added up in one order.
+        std::map<int, std::vector<int>> found, expected;  // by stage
+        const auto note = [](const Schedule& from, auto& to) {
+          for (const auto& actions : from.ranks) {
+            for (const auto& action : actions) {
+              if (action.kind == ActionKind::forward || !is_pass(action.kind)) continue;
+              if (action.kind == ActionKind::backward_input) continue;
+              to[action.stage].push_back(action.micro_batch);
+            }
+          }
+        };
+        note(whole, found);
+        note(row.order(shape), expected);
+        EXPECT_EQ(found, expected) << row.name << " " << p << " " << m;
+        ++count;
+      }
+    }
+  }
+  EXPECT_GT(count, 300);
+}
+
+// The price of pairs: a stage gives its outputs to the next one two by two.
+TEST(Pairs, LengthenAStepByAForwardPassForEachFurtherStage) {
+  for (const std::string name : {"gpipe", "1f1b"}) {
+    const auto& row = schedule_row(name);
+    for (const int p : {1, 2, 4}) {
+      const auto shape = require_domain(row, {p, 4 * p});
+      const auto length = [](const Schedule& passes) {
+        double last = 0;
+        for (const auto& rank : replay(passes, {StageTimes{}})) {
+          last = std::max(last, rank.back().end);
+        }
+        return last;
+      };
+      const auto order = order_in_pairs(row, shape);
+      EXPECT_EQ(length(order), length(row.order(shape))) << name << " " << p;
+      EXPECT_EQ(length(join_pairs(order)), length(order) + p - 1) << name << " " << p;
+    }
+  }
+}
+
+TEST(Pairs, AreApartWhereAStepLacksOneOfThem) {
+  const auto& row = schedule_row("1f1b");
+  const auto passes = join_pairs(order_in_pairs(row, require_domain(row, {1, 4})));
+  const auto joined = [](const std::vector<Action>& actions) {
+    int count = 0;
+    for (const auto& action : actions) count += action.joined ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(joined(actions_between(passes.ranks[0], 0, 4)), 2);
+  EXPECT_EQ(joined(actions_between(passes.ranks[0], 0, 3)), 1);
+  EXPECT_EQ(joined(actions_between(passes.ranks[0], 1, 4)), 1);
+  EXPECT_EQ(joined(actions_between(passes.ranks[0], 1, 3)), 0);
 }
 
 TEST(Replay, TimesPassesAndMessages) {

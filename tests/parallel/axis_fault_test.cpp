@@ -1,8 +1,10 @@
-// A rank of a context axis, or of a tensor axis on which two forward passes take turns, is killed,
-// hangs or throws: every other rank gets an error in time, which names that rank.
+// A rank of a context axis, or of a tensor axis on which two forward passes take turns, also in a
+// pipeline, is killed, hangs or throws: every other rank gets an error in time, which names that
+// rank.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -12,7 +14,9 @@
 #include "troika/cluster/discovery/environment.h"
 #include "troika/comm/world/world.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/linear.h"
 #include "troika/parallel/context/ring_attention.h"
+#include "troika/parallel/pipeline/pipeline.h"
 #include "troika/parallel/tensor/axis_functions.h"
 #include "troika/parallel/tensor/lanes.h"
 
@@ -48,8 +52,37 @@ void take_turns(Lanes& lanes, const comm::Group& axis,
   lanes.run(pass("first lane"), pass("second lane"));
 }
 
+// Trains two steps on stages whose layers two ranks compute. `in_forward` is called in the middle
+// of each forward pass of this rank's stage.
+void train_in_pairs(const comm::Group& world, const std::function<void()>& between,
+                    const std::function<void()>& in_forward) {
+  const comm::MeshGroups groups(world, layout::Mesh::parse("pipeline=2 tensor=2"));
+  auto model = std::make_shared<nn::Model>();
+  for (int stage = 0; stage < 2; ++stage) {
+    const auto name = fmt::format("layer{}", stage);
+    auto in = model->place(name + ".in", std::make_shared<nn::Linear>(4, 4));
+    auto out = model->place(name + ".out", std::make_shared<nn::Linear>(4, 4));
+    model->add_block({name, {name + ".in", name + ".out"}, {}, [=](const at::Tensor& x) mutable {
+                        const at::Tensor hidden = in->forward(x);
+                        if (world.rank() / 2 == stage) in_forward();
+                        return out->forward(hidden);
+                      }});
+  }
+  Pipeline pipeline(model, groups,
+                    {.schedule = "1f1b",
+                     .micro_batches = 4,
+                     .split_table = {{"*.in", Split::column}, {"*.out", Split::row}},
+                     .tensor_overlap = true});
+  const auto batch = at::ones({4, 4});
+  const auto loss = [](const at::Tensor& x, const at::Tensor&) { return x.mean(); };
+  pipeline.run(batch, batch, loss);
+  between();
+  pipeline.run(batch, batch, loss);
+}
+
 // The victim misbehaves in the second of two runs: before its messages of the forward or of the
-// backward pass of a ring, or in the middle of a lane. Reports how this rank's second run ended.
+// backward pass of a ring, in the middle of a lane, or in a stage's second pass, which is that of a
+// second lane. Reports how this rank's second run ended.
 int run_rank(const FaultPlan& plan) {
   const int rank = cluster::discover().rank;
   const FaultReports reports(plan.folder, rank);
@@ -67,18 +100,25 @@ int run_rank(const FaultPlan& plan) {
     const auto world =
         comm::world({.backend = plan.backend,
                      .group = {.timeout = timeout, .flight_record = plan.folder / "record"}});
-    if (plan.when.ends_with("lane")) {
-      Lanes lanes(at::kCPU);
-      take_turns(lanes, world, [](const std::string&, int) {});
+    const auto begin_second = [&] {
       world.barrier();
       watch.restart();
+    };
+    if (plan.when == "second pass") {
+      int passes = 0;
+      train_in_pairs(world, begin_second, [&] {
+        if (++passes == 4 + 2) fault_in("second pass");
+      });
+    } else if (plan.when.ends_with("lane")) {
+      Lanes lanes(at::kCPU);
+      take_turns(lanes, world, [](const std::string&, int) {});
+      begin_second();
       take_turns(lanes, world, [&](const std::string& lane, int sum) {
         if (sum == 1) fault_in(lane);
       });
     } else {
       attend(world, [] {});
-      world.barrier();
-      watch.restart();
+      begin_second();
       fault_in("forward");
       attend(world, [&] { fault_in("backward"); });
     }
@@ -95,13 +135,19 @@ int run_rank(const FaultPlan& plan) {
 
 class AxisFaults : public testing::TestWithParam<const char*> {
  protected:
+  // A rank that waits for a rank that waits for the victim may name the rank in `waits_for`.
   static void expect_named(const std::string& fault, const std::string& when, int victim,
-                           ErrorKind kind, const std::string& why) {
+                           ErrorKind kind, const std::string& why,
+                           const std::map<int, int>& waits_for = {}) {
     SCOPED_TRACE(fmt::format("{} of rank {} in {}", fault, victim, when));
     comm::FaultJob job(GetParam(), fault, when, victim, kRanks, 1, run_rank);
-    job.expect_others_told(victim, kRanks, kind, [&](int) -> testing::Matcher<const std::string&> {
-      return testing::ContainsRegex(fmt::format("rank {} {}", victim, why));
-    });
+    job.expect_others_told(
+        victim, kRanks, kind, [&](int rank) -> testing::Matcher<const std::string&> {
+          const auto other = waits_for.find(rank);
+          const int named = other == waits_for.end() ? victim : other->second;
+          return testing::ContainsRegex(
+              fmt::format("rank ({}|{})( = [a-z0-9, ]+)? {}", victim, named, why));
+        });
   }
 };
 
@@ -110,6 +156,7 @@ TEST_P(AxisFaults, AKilledRankIsNamedAtOnce) {
   expect_named("kill", "backward", 0, ErrorKind::peer, "is gone");
   expect_named("kill", "first lane", 0, ErrorKind::peer, "is gone");
   expect_named("kill", "second lane", 3, ErrorKind::peer, "is gone");
+  expect_named("kill", "second pass", 1, ErrorKind::peer, "is gone");
 }
 
 TEST_P(AxisFaults, ARankThatHangsIsNamedAtTheDeadline) {
@@ -117,6 +164,9 @@ TEST_P(AxisFaults, ARankThatHangsIsNamedAtTheDeadline) {
   expect_named("delay", is_shm ? "forward" : "backward", is_shm ? 0 : 1, ErrorKind::timeout,
                "(has not|waits for no message)");
   expect_named("delay", "second lane", 1, ErrorKind::timeout, "(has not|waits for no message)");
+  // Rank 1 waits for a message of rank 3, which waits for a sum with rank 2.
+  expect_named("delay", "second pass", 2, ErrorKind::timeout, "(has not|waits for no message)",
+               {{1, 3}});
 }
 
 TEST_P(AxisFaults, ARankThatThrowsIsNamedAtOnce) {
@@ -124,6 +174,7 @@ TEST_P(AxisFaults, ARankThatThrowsIsNamedAtOnce) {
   expect_named("throw", "backward", 3, ErrorKind::peer, "is gone: its program failed");
   expect_named("throw", "first lane", 1, ErrorKind::peer, "is gone: its program failed");
   expect_named("throw", "second lane", 0, ErrorKind::peer, "is gone: its program failed");
+  expect_named("throw", "second pass", 3, ErrorKind::peer, "is gone: its program failed");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AxisFaults, testing::Values("shm", "tcp"));

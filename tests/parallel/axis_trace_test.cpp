@@ -1,4 +1,4 @@
-// A trace shows what a tensor axis does in backward passes.
+// A trace shows what a tensor axis does in forward and backward passes.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -52,6 +52,14 @@ TEST(TensorAxisTrace, SumsOfInputGradientsRunBesideWeightGradients) {
           for (const auto& sum : sums) {
             EXPECT_EQ(sum.track, "tensor axis");
             EXPECT_EQ(sum.bytes, kBatch * kLength * 16 * 8 / (sequence ? 2 : 1));
+          }
+          // With sequence parallelism, a gather for each sum.
+          const auto blocking = named_events(trace, "forward sum");
+          EXPECT_EQ(blocking.size(), sequence ? 10u : 5u) << "those of the embedding and layers";
+          for (const auto& sum : blocking) {
+            EXPECT_EQ(sum.track, "compute") << "nothing runs beside it";
+            EXPECT_GT(*sum.end, sum.start);
+            EXPECT_EQ(sum.bytes % (kBatch * kLength * 16 * 8 / (sequence ? 2 : 1)), 0);
           }
           if (axis.rank() == 1 || sequence) return;
           const auto at_weight = [&](const TraceEvent& span) {

@@ -239,8 +239,21 @@ void expect_tensor_axes(const comm::Group& group) {
   if (group.size() < 4) return;
   options.trainer.recompute = "full";
   expect_pipeline(options, group);
-  options.mesh.tensor_overlap = false;
   options.trainer.accumulate_grad_batches = 1;
+  options.pipeline.micro_batches = 4;
+  options.zero.stage = 1;
+  expect_pipeline(options, group);
+  options.trainer.strategy = "3d";
+  options.mesh.pipeline = 2;
+  for (const std::string schedule : {"gpipe", "1f1b"}) {
+    options.pipeline.schedule = schedule;
+    options.zero.stage = 0;
+    expect_pipeline(options, group);
+  }
+  options = options_for("gpt");
+  options.trainer.strategy = "tp";
+  options.mesh.tensor = 2;
+  options.trainer.recompute = "full";
   expect_pipeline(options, group);
   options.trainer.recompute = "none";
   options.trainer.precision = "bf16-true";

@@ -99,6 +99,79 @@ TEST_F(OverlapRun, TracesShowTheSumsBesideTheOtherMicroBatch) {
   }
 }
 
+struct PipelineCase {
+  std::string name, schedule, axes, model = "gpt-dropout";
+  int64_t micro_batches = 4;
+  std::string recompute = "none";
+  bool sequence = false;
+  int64_t zero = 0;
+  std::string strategy = "3d";
+};
+
+class OverlapInPipelines : public OverlapRun, public testing::WithParamInterface<PipelineCase> {
+ protected:
+  TrainOptions of_case(bool overlaps = true) const {
+    const auto& of = GetParam();
+    auto options = pipelined(of.strategy, of.micro_batches);
+    options.trainer.recompute = of.recompute;
+    options.mesh = {.axes = of.axes, .sequence_parallel = of.sequence, .tensor_overlap = overlaps};
+    options.pipeline.schedule = of.schedule;
+    options.zero.stage = of.zero;
+    return options;
+  }
+};
+
+TEST_P(OverlapInPipelines, EqualOneProcessAndHaveTheBitsOfRunsWithout) {
+  const auto& of = GetParam();
+  const int ranks = layout::Mesh::parse(of.axes).ranks();
+  const auto found = fit(of_case(), ranks, of.model);
+  expect_same_bits(found, fit(of_case(/*overlaps=*/false), ranks, of.model), of.name);
+  expect_same_course(found, fit(accumulating(of.micro_batches), 1, of.model), of.name);
+}
+
+constexpr const char *kFour = "pipeline=2 data=1 tensor=2", *kEight = "pipeline=2 data=2 tensor=2";
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, OverlapInPipelines,
+    testing::Values(
+        PipelineCase{"gpipe4", "gpipe", kFour, "llama", 3, "none", true},
+        PipelineCase{"gpipe8", "gpipe", kEight, "gpt-dropout", 2, "full"},
+        PipelineCase{"1f1b4", "1f1b", kFour, "gpt-dropout", 3},
+        PipelineCase{"1f1b8", "1f1b", kEight, "llama", 4, "full", true, 2},
+        PipelineCase{"interleaved4", "interleaved", kFour, "gpt-dropout", 4, "full"},
+        PipelineCase{"interleaved8", "interleaved", kEight, "gpt-dropout", 4},
+        PipelineCase{"zb_h1_4", "zb-h1", kFour, "llama", 4, "none", true},
+        PipelineCase{"zb_h1_8", "zb-h1", kEight, "mlp", 4},
+        PipelineCase{"zero1", "1f1b", "data=2 tensor=2", "gpt-dropout", 3, "none", false, 1, "tp"},
+        PipelineCase{"zero2", "gpipe", "data=2 tensor=2", "llama", 2, "none", true, 2, "tp"},
+        PipelineCase{"zero3", "1f1b", "data=2 tensor=2", "llama", 4, "full", false, 3, "tp"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_F(OverlapRun, TracesOfPipelinesHaveTheSumsBesideTheOtherMicroBatch) {
+  auto options = pipelined("3d", 4);
+  options.mesh = {.axes = "pipeline=2 tensor=2", .tensor_overlap = true};
+  options.trainer.trace = true;
+  options.run.folder = (folder_ / "traced").string();
+  fit(options, 4, "gpt");
+  const auto trace =
+      observe::report::read_trace(folder_ / "traced" / options.run.name / "trace.json");
+  ASSERT_EQ(trace.ranks.size(), 4u);
+  for (const auto& rank : trace.ranks) {
+    int passes = 0, sums = 0, beside = 0;
+    for (const auto& span : rank.spans) {
+      if (span.step != 1) continue;
+      passes += span.track == "passes" && span.name.substr(1, 1) == "F" ? 1 : 0;
+      sums += span.track == "tensor axis" && span.name == "forward sum" ? 1 : 0;
+      beside += span.name == "beside a sum" ? 1 : 0;
+    }
+    EXPECT_EQ(passes, 4);
+    EXPECT_GE(sums, 4 * 2) << "two of each layer";
+    EXPECT_EQ(beside, sums);
+    const auto shares = observe::report::tensor_overlap(rank);
+    EXPECT_GT(shares.hidden, 0);
+    EXPECT_LE(shares.hidden, shares.communication);
+  }
+}
+
 TEST_F(OverlapRun, GoesOnAsIfItHadNotStopped) {
   const auto options = cut(2);
   const auto whole = fit(options, 2, "gpt-dropout");
@@ -147,13 +220,12 @@ TEST_F(OverlapRun, RefusesWhatDoesNotCombine) {
   };
   refused([](auto& of) { of.trainer.accumulate_grad_batches = 1; },
           "mesh.tensor_overlap of 1 micro-batch a step; got true");
-  refused([](auto& of) { of.zero.stage = 1; }, "mesh.tensor_overlap of schedule.name 1f1b");
   refused(
-      [](auto& of) {
-        of.trainer.strategy = "3d";
-        of.mesh.pipeline = 1;
+      [&](auto& of) {
+        of = pipelined("3d", 2);
+        of.mesh = {.axes = "pipeline=1 context=2 tensor=1", .tensor_overlap = true};
       },
-      "mesh.tensor_overlap of schedule.name 1f1b");
+      "it takes no mesh.tensor_overlap; got true");
   refused(
       [](auto& of) {
         of.trainer.strategy = "ddp";

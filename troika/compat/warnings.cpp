@@ -41,4 +41,11 @@ WarningGuard::WarningGuard(Take take) : handler_(std::make_unique<Handler>(std::
 
 WarningGuard::~WarningGuard() = default;
 
+WarningsOfThread::WarningsOfThread() : handler_(handling::get_warning_handler()) {}
+
+void WarningsOfThread::during(const std::function<void()>& body) const {
+  const handling::WarningHandlerGuard guard(handler_);
+  body();
+}
+
 }  // namespace troika::compat

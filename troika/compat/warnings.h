@@ -5,6 +5,10 @@
 #include <memory>
 #include <string>
 
+namespace c10 {
+class WarningHandler;
+}
+
 namespace troika::compat {
 
 // While this guard exists, warnings that LibTorch issues on this thread, and in backward passes
@@ -22,6 +26,19 @@ class [[nodiscard]] WarningGuard {
  private:
   struct Handler;
   std::unique_ptr<Handler> handler_;
+};
+
+// Where the warnings of the thread go that makes this object: to a WarningGuard, or to standard
+// error.
+class WarningsOfThread {
+ public:
+  WarningsOfThread();
+  // Calls `body` on the calling thread, whose warnings go to the same place meanwhile. The guard of
+  // the other thread must exist until this returns; it is called on this thread.
+  void during(const std::function<void()>& body) const;
+
+ private:
+  c10::WarningHandler* const handler_;
 };
 
 }  // namespace troika::compat

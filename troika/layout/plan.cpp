@@ -17,7 +17,7 @@
 #include "troika/layout/plan_without_flushes.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"
-#include "troika/layout/schedules/table.h"
+#include "troika/layout/schedules/pairs.h"
 
 namespace troika::layout {
 
@@ -248,9 +248,12 @@ config::Table make_table(Written& written) {
 
 // Throws Error(usage) if the schedule does not support the shape.
 PipelineShape shape_of(const Plan& plan) {
-  return require_domain(row_of(plan), {.ranks = plan.mesh.size(Axis::pipeline),
-                                       .micro_batches = static_cast<int>(plan.micro_batches),
-                                       .chunks = static_cast<int>(plan.chunks)});
+  const auto& row = row_of(plan);
+  const auto shape = require_domain(row, {.ranks = plan.mesh.size(Axis::pipeline),
+                                          .micro_batches = static_cast<int>(plan.micro_batches),
+                                          .chunks = static_cast<int>(plan.chunks)});
+  if (plan.stages.tensor_overlap) require_pairs(row, shape);
+  return shape;
 }
 
 Schedule custom_schedule(const Plan& plan) {
@@ -387,7 +390,10 @@ Schedule schedule_of(const Plan& plan) {
   if (plan.schedule == kAutomaticSchedule) {
     refuse("schedule auto without measured times", "a plan", "a run, which measures them");
   }
-  return complete(row_of(plan).order(shape_of(plan)), {}, gathers);
+  const auto shape = shape_of(plan);
+  const auto& row = row_of(plan);
+  return complete(plan.stages.tensor_overlap ? order_in_pairs(row, shape) : row.order(shape), {},
+                  gathers);
 }
 
 }  // namespace troika::layout

@@ -138,7 +138,8 @@ struct ModelStages {
   // (sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198).
   bool sequence_parallel = false;
   // Whether two micro-batches run forward at the same time, so that a rank computes one of them
-  // while it waits for the other's collectives over the tensor axis. Needs a single stage.
+  // while it waits for the other's collectives over the tensor axis. A pipeline's schedule is
+  // that of order_in_pairs().
   bool tensor_overlap = false;
   // How the ranks of a context axis compute attention: of context_method_names().
   std::string context_method = "ring";

@@ -17,15 +17,15 @@ void verify_tensor_overlap(const Plan& plan) {
   if (plan.mesh.size(Axis::tensor) == 1) {
     refuse_of("mesh.axes " + plan.mesh.text(), "a tensor axis of 2 or more ranks");
   }
-  if (plan.schedule != kOneStageSchedule) {
-    refuse_of("schedule.name " + plan.schedule, std::string("schedule.name ") + kOneStageSchedule +
-                                                    ": strategy tp without zero.stage");
+  if (plan.is_asynchronous()) {
+    refuse_of("schedule.name " + plan.schedule, "a schedule with flushes, as 1f1b");
   }
   if (plan.mesh.size(Axis::context) > 1) {
     refuse_of("mesh.axes " + plan.mesh.text(), "no context axis");
   }
   if (plan.micro_batches < 2) {
-    refuse_of("1 micro-batch a step", "2 or more: trainer.accumulate_grad_batches");
+    refuse_of("1 micro-batch a step",
+              "2 or more: trainer.accumulate_grad_batches or pipeline.micro_batches");
   }
   if (!plan.offload.activations.empty()) {
     refuse_of("memory.offload_activations " + plan.offload.activations, "no offload");

@@ -281,8 +281,8 @@ void add_options(config::Table& table, MeshOptions& options) {
             "tp and 3d: between layers, each rank computes its share of the tokens, in norms and "
             "dropout");
   table.add("mesh.tensor_overlap", &options.tensor_overlap,
-            "tp: two micro-batches of a step run forward at the same time: one computes while the "
-            "other's sums over the tensor axis run; takes the memory of both "
+            "tp, 3d and downpour: two micro-batches of a step run forward at the same time: one "
+            "computes while the other's sums over the tensor axis run; takes the memory of both "
             "(docs/tensor-parallelism.md)");
   table.add("mesh.context", &options.context,
             "cp, tp and 3d: number of ranks that each compute a part of the tokens of a sample "

@@ -44,7 +44,7 @@ struct MeshOptions {
   int64_t data = -1;
   int64_t tensor = -1;
   bool sequence_parallel = false;       // of tp and 3d: see TensorOptions::sequence
-  bool tensor_overlap = false;          // of tp: see Lanes
+  bool tensor_overlap = false;          // of tp, 3d and downpour: see Lanes
   int64_t context = -1;                 // of cp, tp and 3d; -1 with tp and 3d: 1
   std::string context_method = "ring";  // of layout::context_method_names()
 };

@@ -151,6 +151,19 @@ double last_end(const Schedule& passes) {
   return last;
 }
 
+template <typename Keeps>
+std::vector<Action> actions_where(const std::vector<Action>& actions, const Keeps& keeps) {
+  std::vector<Action> kept;
+  for (const auto& action : actions) {
+    if (action.micro_batch < 0 || keeps(action.micro_batch)) {
+      kept.push_back(action);
+    } else if (!action.joined && !kept.empty()) {
+      kept.back().joined = false;  // a group ends, perhaps without its last action
+    }
+  }
+  return kept;
+}
+
 }  // namespace
 
 Schedule complete(const Schedule& passes, const std::vector<SkipEdge>& skips, bool gathers) {
@@ -192,15 +205,11 @@ Schedule evaluation_schedule(const Schedule& training, int micro_batches,
 std::vector<Action> actions_of_replica(const std::vector<Action>& actions, int replica,
                                        int replicas) {
   TROIKA_CHECK(replicas > 0 && replica >= 0 && replica < replicas, "a replica of a stage");
-  std::vector<Action> kept;
-  for (const auto& action : actions) {
-    if (action.micro_batch < 0 || action.micro_batch % replicas == replica) {
-      kept.push_back(action);
-    } else if (!action.joined && !kept.empty()) {
-      kept.back().joined = false;  // a group ends, perhaps without its last action
-    }
-  }
-  return kept;
+  return actions_where(actions, [&](int m) { return m % replicas == replica; });
+}
+
+std::vector<Action> actions_between(const std::vector<Action>& actions, int begin, int end) {
+  return actions_where(actions, [&](int m) { return begin <= m && m < end; });
 }
 
 Schedule read_schedule(std::string_view text, std::string_view name) {

@@ -45,6 +45,10 @@ Schedule evaluation_schedule(const Schedule& training, int micro_batches,
 std::vector<Action> actions_of_replica(const std::vector<Action>& actions, int replica,
                                        int replicas);
 
+// Returns the actions of micro-batches [begin, end), and those without a micro-batch. If the
+// schedule has no deadlock, ranks that run these parts of it have none.
+std::vector<Action> actions_between(const std::vector<Action>& actions, int begin, int end);
+
 // Reads a schedule written by a person: parses it, completes it if it has neither messages nor
 // steps, and verifies it. Throws the errors of these functions; `name` is the file's name, for
 // errors.

@@ -37,6 +37,8 @@ constexpr std::array<KindName, 11> kKinds{{{"F", "forward"},
 
 // PyTorch's mark for a forward pass that overlaps a backward pass.
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
+// Ours, for two forward passes.
+constexpr std::string_view kForwardOverlap = "OVERLAP_F_F";
 
 const KindName& name_of(Kind kind) {
   return kKinds[static_cast<size_t>(kind)];
@@ -209,7 +211,9 @@ std::string Schedule::text() const {
       text += text_of(action);
       if (is_inside && !action.joined) {
         text += ')';
-        if (is_pass(action.kind)) text += kOverlap;
+        if (is_pass(action.kind)) {
+          text += action.kind == ActionKind::forward ? kForwardOverlap : kOverlap;
+        }
       }
       is_inside = action.joined;
     }

@@ -28,8 +28,8 @@ struct Action {
   // The stage at the other end of a message that skips stages; -1: the neighbouring stage.
   int peer = -1;
   // Whether the action starts together with the rank's next action: a forward pass with a backward
-  // pass, whose operators may interleave on the device; or messages of one batch
-  // (comm::Group::batch()).
+  // pass, whose operators may interleave on the device, or with another forward pass of its stage
+  // (pairs.h); or messages of one batch (comm::Group::batch()).
   bool joined = false;
 
   bool operator==(const Action&) const = default;
@@ -56,7 +56,9 @@ std::string describe(const Action& action);
 // The kinds are F, B, I (backward_input), W (backward_weight), SEND_F, RECV_F, SEND_B, RECV_B,
 // GATHER, REDUCE and STEP. `0SEND_F1>4` and `4RECV_F1<0` are the two ends of a message that skips
 // stages, `(0F3;7B1)OVERLAP_F_B` are passes that start together, and `(0SEND_F1;0RECV_B0)` is a
-// batch of messages. Commas count as blanks. Lines that begin with # are ignored.
+// batch of messages. Two forward passes that start together, `(0F0;0F1)OVERLAP_F_F`, are written
+// but not read: a plan has them by an option. Commas count as blanks. Lines that begin with # are
+// ignored.
 struct Schedule {
   std::vector<std::vector<Action>> ranks;
 

@@ -73,6 +73,12 @@ struct HiddenBy {
   const char* computation;
 };
 
+bool is_in_one(const SpanRecord& span, const std::vector<SpanRecord>& others) {
+  return std::ranges::any_of(others, [&](const SpanRecord& other) {
+    return other.start <= span.start && span.end <= other.end;
+  });
+}
+
 Overlap overlap(const RankTimeline& rank, const std::vector<HiddenBy>& kinds) {
   std::map<int64_t, std::vector<SpanRecord>> steps;  // those with a backward pass
   for (const SpanRecord& span : rank.spans) {
@@ -84,9 +90,13 @@ Overlap overlap(const RankTimeline& rank, const std::vector<HiddenBy>& kinds) {
   }
   Overlap result;
   for (const auto& [step, spans] : steps) {
+    // They have the number of the step before them.
+    std::vector<SpanRecord> validations;
+    std::ranges::copy_if(spans, std::back_inserter(validations),
+                         [](const SpanRecord& span) { return span.name == "validation"; });
     for (const auto& kind : kinds) {
       for (const SpanRecord& sent : spans) {
-        if (sent.name != kind.communication) continue;
+        if (sent.name != kind.communication || is_in_one(sent, validations)) continue;
         result.communication += sent.end - sent.start;
         if (sent.track != kind.track) continue;
         for (const SpanRecord& beside : spans) {

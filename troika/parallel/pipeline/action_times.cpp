@@ -11,11 +11,15 @@ double seconds(Clock::duration span) {
 }  // namespace
 
 ActionTimes::ActionSpan::ActionSpan(ActionTimes& times, const layout::Action& action)
-    : times_(times), action_(action), start_(Clock::now()) {}
+    : times_(times), action_(action), start_(Clock::now()) {
+  if (layout::is_pass(action.kind) && times_.in_pass_++ == 0) times_.busy_since_ = start_;
+}
 
 ActionTimes::ActionSpan::~ActionSpan() {
   const auto end = Clock::now();
-  if (layout::is_pass(action_.kind)) times_.passes_ += seconds(end - start_);
+  if (layout::is_pass(action_.kind) && --times_.in_pass_ == 0) {
+    times_.passes_ += seconds(end - times_.busy_since_);
+  }
   if (!times_.trace_) return;
   times_.trace_->add({.track = layout::is_message(action_.kind) ? "messages" : "passes",
                       .name = layout::text_of(action_),

@@ -12,7 +12,7 @@ namespace troika::parallel {
 // Sums the times of passes in each run, and records every action in a trace: passes, reductions and
 // steps on track "passes", sends and waits for messages on track "messages", named as in the text
 // form of schedules. A receive's span is the time for which the rank waits for the message. Times
-// are the host's. Not thread-safe.
+// are the host's. Forward passes that run at the same time count once. Not thread-safe.
 class ActionTimes {
  public:
   // `trace` may be null, and must outlive this object.
@@ -40,7 +40,8 @@ class ActionTimes {
 
  private:
   Trace* trace_;
-  Clock::time_point begun_;
+  Clock::time_point begun_, busy_since_;
+  int in_pass_ = 0;  // passes that have begun and not ended
   double run_ = 0, passes_ = 0;
 };
 

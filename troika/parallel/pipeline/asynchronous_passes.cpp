@@ -92,11 +92,7 @@ at::Tensor AsynchronousPasses::forward(int micro_batch) {
   at::Tensor loss;
   {
     const DeferredBatchNorm::Counting counting(parts_.batch_norms);
-    if (stage_ + 1 == static_cast<int>(parts_.stages.size())) {
-      loss = run_->forward_with_loss(micro_batch);
-    } else {
-      run_->forward(stage_, micro_batch);
-    }
+    loss = run_->train_forward({ActionKind::forward, stage_, micro_batch});
   }
   most_active_ = std::max(most_active_, parts_.own.active());
   // Running statistics have one version: every micro-batch updates them.

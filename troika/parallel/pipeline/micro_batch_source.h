@@ -13,7 +13,8 @@ namespace troika::parallel {
 
 // Supplies a pipeline's stages with micro-batches, numbered from 0. All ranks of a pipeline replica
 // must supply the same micro-batches. The functions are called on the thread of Pipeline::run() or
-// evaluate(), and may be called several times for one micro-batch: keys() before each forward and
+// evaluate() or, with PipelineOptions::tensor_overlap, on a second one, never on both at the same
+// time. They may be called several times for one micro-batch: keys() before each forward and
 // backward pass of each stage of this rank, the others in forward passes.
 class MicroBatchSource {
  public:

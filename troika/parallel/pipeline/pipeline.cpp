@@ -11,6 +11,7 @@
 #include "troika/comm/local/local.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/pairs.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/pipeline/own_stages.h"
 #include "troika/parallel/pipeline/pipeline_run.h"
@@ -98,26 +99,28 @@ std::vector<at::Tensor> Pipeline::run(MicroBatchSource& source, int begin, int e
   TROIKA_CHECK(!asynchronous_, "a pipeline without flushes has advance() in place of run()");
   start();
   std::vector<at::Tensor> losses(static_cast<size_t>(options_.micro_batches));
+  const auto loss_of = [&](const Action& pass) -> at::Tensor& {
+    return losses[static_cast<size_t>(pass.micro_batch)];
+  };
   auto run = make_run(source, *messages_.training, times_);
   times_.begin_run();
   most_active_ = 0;
   // A schedule without some of its micro-batches is still complete and free of deadlock, because
   // the order of the others stays the same on each rank.
-  auto actions = place_.actions(schedule_);
-  std::erase_if(actions, [&](const Action& action) {
-    return action.micro_batch >= 0 && (action.micro_batch < begin || action.micro_batch >= end);
-  });
+  const auto actions = layout::actions_between(place_.actions(schedule_), begin, end);
   own_->begin(actions, begin, end);
   for (size_t i = 0; i < actions.size(); ++i) {
     const auto& action = actions[i];
     switch (action.kind) {
       case ActionKind::forward: {
         const DeferredBatchNorm::Counting counting(*batch_norms_);
-        if (action.stage + 1 == static_cast<int>(stages_.size())) {
-          losses[static_cast<size_t>(action.micro_batch)] =
-              run.forward_with_loss(action.micro_batch);
+        if (layout::begins_pair(actions, i)) {
+          const auto& second = actions[++i];
+          const auto both = run.train_forward(action, second, *tensors_->lanes());
+          loss_of(action) = both[0];
+          loss_of(second) = both[1];
         } else {
-          run.forward(action.stage, action.micro_batch);
+          loss_of(action) = run.train_forward(action);
         }
         most_active_ = std::max(most_active_, own_->active());
         break;

@@ -104,17 +104,33 @@ nn::Tensors PipelineRun::run_blocks(int stage, int micro_batch, nn::Tensors inpu
   return {};
 }
 
-at::Tensor PipelineRun::forward_with_loss(int micro_batch) {
-  const int stage = static_cast<int>(parts_.stages.size()) - 1;
-  auto inputs = this->inputs(stage, micro_batch);
-  const Action action{ActionKind::forward, stage, micro_batch};
-  const ActionTimes::ActionSpan span(parts_.times, action);
+at::Tensor PipelineRun::train_forward(const Action& pass) {
+  auto inputs = this->inputs(pass.stage, pass.micro_batch);
+  const ActionTimes::ActionSpan span(parts_.times, pass);
+  return forward_with_loss(pass, std::move(inputs));
+}
+
+std::array<at::Tensor, 2> PipelineRun::train_forward(const Action& first, const Action& second,
+                                                     Lanes& lanes) {
+  auto of_first = inputs(first.stage, first.micro_batch);
+  auto of_second = inputs(second.stage, second.micro_batch);
+  // Passes that start together end together.
+  const ActionTimes::ActionSpan span(parts_.times, first), span_beside(parts_.times, second);
+  std::array<at::Tensor, 2> losses;
+  lanes.run([&] { losses[0] = forward_with_loss(first, std::move(of_first)); },
+            [&] { losses[1] = forward_with_loss(second, std::move(of_second)); });
+  return losses;
+}
+
+at::Tensor PipelineRun::forward_with_loss(const Action& pass, nn::Tensors inputs) {
+  const int micro_batch = pass.micro_batch;
   // Autocast also covers the loss, so that weights are cast only once.
   std::optional<nn::Autocast> autocast;
   start_autocast(autocast);
-  const auto loss =
-      parts_.source.loss(micro_batch, run_blocks(stage, micro_batch, std::move(inputs)));
-  parts_.passes(stage).start_from(micro_batch, parts_.source.root(micro_batch, loss));
+  auto outputs = run_blocks(pass.stage, micro_batch, std::move(inputs));
+  if (!is_last(pass.stage)) return {};
+  const auto loss = parts_.source.loss(micro_batch, std::move(outputs));
+  parts_.passes(pass.stage).start_from(micro_batch, parts_.source.root(micro_batch, loss));
   return loss.variable_data();
 }
 

@@ -1,6 +1,7 @@
 // One run of a pipeline's passes: the tensors between stages, and what each action does.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -16,6 +17,7 @@
 #include "troika/parallel/pipeline/stage_messages.h"
 #include "troika/parallel/pipeline/stage_passes.h"
 #include "troika/parallel/pipeline/stages.h"
+#include "troika/parallel/tensor/lanes.h"
 
 namespace troika::parallel {
 
@@ -37,10 +39,14 @@ class PipelineRun {
   };
   explicit PipelineRun(const Parts& parts) : parts_(parts) {}
 
-  // Runs a forward pass. Returns the outputs if the stage is the last one.
+  // Runs a forward pass without a loss. Returns the outputs if the stage is the last one.
   nn::Tensors forward(int stage, int micro_batch);
-  // Runs a forward pass of the last stage with its loss. Returns the loss without its graph.
-  at::Tensor forward_with_loss(int micro_batch);
+  // Runs a forward pass and, on the last stage, the loss. Returns the loss without its graph;
+  // undefined on other stages.
+  at::Tensor train_forward(const layout::Action& pass);
+  // The same for two passes, at the same time: receives the inputs of both before. `first` begins.
+  std::array<at::Tensor, 2> train_forward(const layout::Action& first, const layout::Action& second,
+                                          Lanes& lanes);
   // Runs a backward pass; with `splits`, only the part for the inputs.
   void backward(const layout::Action& action, bool splits);
   void backward_weight(const layout::Action& action);
@@ -51,7 +57,7 @@ class PipelineRun {
   using Route = std::tuple<int, int, int>;
   using Waiting = std::map<Route, nn::Tensors>;
 
-  // Runs the blocks of a forward pass, whose time has begun.
+  at::Tensor forward_with_loss(const layout::Action& pass, nn::Tensors inputs);
   nn::Tensors run_blocks(int stage, int micro_batch, nn::Tensors inputs);
   nn::Tensors inputs(int stage, int micro_batch);
   nn::Tensors take(Waiting& waiting, const layout::Action& receive, size_t count);

@@ -11,6 +11,7 @@
 #include "troika/base/error.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/pairs.h"
 #include "troika/layout/schedules/segment.h"
 #include "troika/layout/schedules/table.h"
 
@@ -64,6 +65,10 @@ void require_asynchronous(const PipelineOptions& options, const layout::Mesh& me
 
 void require_cuts_fit(const PipelineOptions& options, const layout::Mesh& mesh) {
   const bool cuts_layers = mesh.size(layout::Axis::tensor) > 1;
+  if (options.tensor_overlap && (!cuts_layers || mesh.size(layout::Axis::context) > 1)) {
+    refuse("two forward passes at the same time", mesh.text(),
+           "a tensor axis of 2 or more ranks, and no context axis");
+  }
   if (!cuts_layers && mesh.size(layout::Axis::context) == 1) return;
   const auto refuse_with = [&](const std::string& with, const std::string& expected) {
     refuse(fmt::format("a {} axis does not combine with {} yet", cuts_layers ? "tensor" : "context",
@@ -97,6 +102,7 @@ layout::Schedule order_for(const PipelineOptions& options, const layout::Mesh& m
                                    .micro_batches = options.micro_batches,
                                    .chunks = options.chunks,
                                    .blocks = options.cut.empty() ? static_cast<int>(blocks) : 0});
+  if (options.tensor_overlap) return layout::order_in_pairs(row, shape);
   if (!is_asynchronous(options)) return row.order(shape);
   const auto pipeline = asynchronous_pipeline(options, mesh);
   const auto in_flight = static_cast<int>(pipeline.warm_up(0)) + options.in_flight;
@@ -148,7 +154,7 @@ layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& 
   require_cuts_fit(options, mesh);
   auto passes = order_for(options, mesh, blocks);
   require_runnable(passes, mesh);
-  return passes;
+  return options.tensor_overlap ? layout::join_pairs(std::move(passes)) : passes;
 }
 
 layout::AsynchronousPipeline asynchronous_pipeline(const PipelineOptions& options,

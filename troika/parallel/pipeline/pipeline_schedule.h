@@ -58,6 +58,10 @@ struct PipelineOptions {
   // On a mesh with a tensor axis: how it cuts the model's layers, and TensorOptions::sequence.
   SplitTable split_table = {};
   bool sequence_parallel = false;
+  // Runs forward passes of two micro-batches at the same time (tensor/lanes.h), in the order of
+  // layout::order_in_pairs(), or where those of micro-batches 2i and 2i + 1 follow each other in
+  // `actions`.
+  bool tensor_overlap = false;
   // Makes the values of a model that has none yet, from the state of rank 0's generator. Must
   // outlive the constructor of the pipeline. Null: the model has values.
   compat::DeferredInit* values = nullptr;
@@ -71,8 +75,9 @@ struct PipelineOptions {
 // of ranks, micro-batches and blocks, that does not train, or whose stages take micro-batches in
 // different orders, since messages have no numbers; for an expert axis of the mesh; for more
 // replicas of a stage than micro-batches that they share; for weights of a pipeline without flushes
-// with another schedule than 1f1b or exchanges with shards; and for a tensor or context axis with
-// stages of different numbers of replicas, or weights of a pipeline without flushes.
+// with another schedule than 1f1b or exchanges with shards; for a tensor or context axis with
+// stages of different numbers of replicas, or weights of a pipeline without flushes; and for
+// tensor_overlap without a tensor axis or with a context axis.
 layout::Schedule passes_for(const PipelineOptions& options, const layout::Mesh& mesh,
                             size_t blocks);
 

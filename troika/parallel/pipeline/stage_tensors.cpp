@@ -53,6 +53,9 @@ StageTensors::StageTensors(nn::Model& model, const StagesOfModel& stages,
                                                              .trace = options.trace});
   }
   left_out_ = std::make_unique<LeftOut>(model, held, tensor_ ? nullptr : options.values);
+  if (options.tensor_overlap) {
+    lanes_ = std::make_unique<Lanes>(model.parameters().front().device(), options.trace);
+  }
 }
 
 StageTensors::~StageTensors() {

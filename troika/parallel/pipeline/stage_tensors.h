@@ -10,6 +10,7 @@
 #include "troika/parallel/pipeline/pipeline_place.h"
 #include "troika/parallel/pipeline/pipeline_schedule.h"
 #include "troika/parallel/pipeline/stages.h"
+#include "troika/parallel/tensor/lanes.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
 
 namespace troika::parallel {
@@ -30,6 +31,9 @@ class StageTensors {
 
   // Returns the layers' cut over the tensor axis; null: the mesh has none.
   const TensorParallel* tensor() const { return tensor_.get(); }
+  // Returns what runs two forward passes at the same time; null without
+  // PipelineOptions::tensor_overlap.
+  Lanes* lanes() const { return lanes_.get(); }
   // Takes the tensors that the exchanges of this rank's stages step, once, if there is a tensor
   // axis.
   void take_stepped(std::vector<optim::Parameter> parameters);
@@ -57,6 +61,7 @@ class StageTensors {
   // The ranks at this rank's place on the tensor axis: together they hold its shards of the model.
   comm::Group layer_;
   std::unique_ptr<TensorParallel> tensor_;
+  std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<LeftOut> left_out_;
   std::vector<optim::Parameter> trained_, stepped_;
 };

@@ -62,9 +62,18 @@ struct RunningGather {
 
 // Finishes a collective of a forward pass. start(async_op) starts it.
 template <typename Start>
-at::Tensor in_turns(const Start& start) {
+at::Tensor in_turns(const Start& start, Trace* trace) {
+  const auto begin = Clock::now();
   const auto running = start(Lanes::take_turns());
-  Lanes::wait(running.work, running.bytes());
+  Lanes::wait(running.work);
+  if (trace) {
+    const auto times = running.work.times();  // none: the collective blocked the pass
+    trace->add({.track = times ? "tensor axis" : "compute",
+                .name = "forward sum",
+                .start = times ? times->start : begin,
+                .end = times ? times->end : Clock::now(),
+                .bytes = running.bytes()});
+  }
   return running.finish();
 }
 
@@ -268,24 +277,25 @@ at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis, Trace* tra
       /*remake=*/nullptr, trace);
 }
 
-at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis) {
+at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis, Trace* trace) {
   return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
-        return in_turns([&](bool async_op) { return summed(input, axis, async_op); });
+        return in_turns([&](bool async_op) { return summed(input, axis, async_op); }, trace);
       },
       [](const at::Tensor& gradient) { return gradient; });
 }
 
 at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& widths,
-                          const comm::Group& axis) {
+                          const comm::Group& axis, Trace* trace) {
   const auto own = widths.begin() + axis.rank();
   const int64_t begin = std::accumulate(widths.begin(), own, int64_t{0});
   return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
         return in_turns(
-            [&](bool async_op) { return gather(input, input.dim() - 1, widths, axis, async_op); });
+            [&](bool async_op) { return gather(input, input.dim() - 1, widths, axis, async_op); },
+            trace);
       },
       [begin, width = *own](const at::Tensor& gradient) {
         return gradient.slice(-1, begin, begin + width).contiguous();
@@ -302,7 +312,8 @@ at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis, Trace* tr
   return with_running_sum(
       x,
       [&](const at::Tensor& input) {
-        return in_turns([&](bool async_op) { return gather_own_tokens(input, axis, async_op); });
+        return in_turns([&](bool async_op) { return gather_own_tokens(input, axis, async_op); },
+                        trace);
       },
       [axis](const at::Tensor& gradient) {
         return tokens_of_sum(gradient, axis, /*async_op=*/true);
@@ -316,11 +327,11 @@ std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x) {
   return start->late_weights();
 }
 
-at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis) {
+at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis, Trace* trace) {
   return with_axis_gradient(
       x,
       [&](const at::Tensor& input) {
-        return in_turns([&](bool async_op) { return tokens_of_sum(input, axis, async_op); })
+        return in_turns([&](bool async_op) { return tokens_of_sum(input, axis, async_op); }, trace)
             .contiguous();
       },
       [axis](const at::Tensor& gradient) { return gathered_tokens(gradient, axis); });

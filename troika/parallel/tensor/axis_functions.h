@@ -6,6 +6,9 @@
 // except where a comment says otherwise. In a lane (lanes.h), the other lane computes while a
 // forward pass waits for its collective. Ranks must run the same operators in the same order. Sums
 // are the same bits on all ranks.
+//
+// `trace`, unless it is null, gets the collectives of passes (docs/timeline.md): "forward sum", and
+// "gradient sum" where a backward pass starts it. It must outlive the graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,16 +34,15 @@ at::Tensor in_memory_order(const at::Tensor& x);
 
 // f: returns `x`, the same on all ranks. Its gradient is the sum of the ranks' gradients. The
 // backward pass starts the sum, which the thread of the group computes, and waits for it in a node
-// of its own; so does that of gather_tokens(). `trace`, unless it is null, gets the span of the
-// sum, and that of the computation beside it (docs/timeline.md); must outlive the graph.
+// of its own; so does that of gather_tokens(). `trace` gets the computation beside the sum, too.
 at::Tensor copy_to_axis(const at::Tensor& x, const comm::Group& axis, Trace* trace = nullptr);
 // g: returns the sum of the ranks' tensors. Its gradient, the same on all ranks, passes unchanged.
-at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis);
+at::Tensor sum_over_axis(const at::Tensor& x, const comm::Group& axis, Trace* trace = nullptr);
 
 // Concatenates the ranks' tensors along the last dimension, in which rank r has widths[r] elements.
 // The gradient, the same on all ranks, is cut again.
 at::Tensor gather_columns(const at::Tensor& x, const std::vector<int64_t>& widths,
-                          const comm::Group& axis);
+                          const comm::Group& axis, Trace* trace = nullptr);
 
 // Returns this rank's part of `x`, the same on all ranks, cut into equal parts along kTokens. The
 // gradient is that of all parts.
@@ -53,6 +55,6 @@ at::Tensor gather_tokens(const at::Tensor& x, const comm::Group& axis, Trace* tr
 // the tokens again, while the gradient of the input is computed.
 std::optional<nn::LateWeights> weights_beside_sum(const at::Tensor& x);
 // Returns this rank's tokens of the sum of the ranks' tensors. The gradient is that of all tokens.
-at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis);
+at::Tensor sum_own_tokens(const at::Tensor& x, const comm::Group& axis, Trace* trace = nullptr);
 
 }  // namespace troika::parallel

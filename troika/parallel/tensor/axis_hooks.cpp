@@ -24,9 +24,10 @@ bool has_common_input(const std::vector<RuledModule>& modules, const std::string
   });
 }
 
-void hook_lookup(nn::Embedding& embedding, const comm::Group& axis) {
+void hook_lookup(nn::Embedding& embedding, const comm::Group& axis, Trace* trace) {
   const int64_t words = embedding.options.num_embeddings();
-  const VocabularyShard shard{axis, words, vocabulary_rows(words, axis.rank(), axis.size())};
+  const auto rows = vocabulary_rows(words, axis.rank(), axis.size());
+  const VocabularyShard shard{axis, words, rows, trace};
   embedding.hook_lookup([shard](const at::Tensor& indices, const at::Tensor& matrix) {
     return vocabulary_lookup(indices, matrix, shard);
   });
@@ -53,8 +54,8 @@ void AxisHooks::add(const RuledModule& of, bool has_own_input) {
   const auto enter = [axis = axis_, sequence = sequence_, trace = trace_](const at::Tensor& x) {
     return sequence ? gather_tokens(x, axis, trace) : copy_to_axis(x, axis, trace);
   };
-  const auto leave = [axis = axis_, sequence = sequence_](const at::Tensor& x) {
-    return sequence ? sum_own_tokens(x, axis) : sum_over_axis(x, axis);
+  const auto leave = [axis = axis_, sequence = sequence_, trace = trace_](const at::Tensor& x) {
+    return sequence ? sum_own_tokens(x, axis, trace) : sum_over_axis(x, axis, trace);
   };
   const auto part_along = [&](int64_t dim) {
     return nn::EqualPart{dim, axis_.rank(), axis_.size()};
@@ -78,7 +79,7 @@ void AxisHooks::add(const RuledModule& of, bool has_own_input) {
     }
     case Split::vocabulary:
       if (auto* const embedding = dynamic_cast<nn::Embedding*>(module)) {
-        hook_lookup(*embedding, axis_);
+        hook_lookup(*embedding, axis_, trace_);
       }
       break;
     case Split::norm_of_column:

@@ -11,6 +11,7 @@
 #include "troika/base/processors.h"
 #include "troika/base/trace.h"
 #include "troika/compat/torch.h"
+#include "troika/compat/warnings.h"
 #include "troika/nn/keyed_draws.h"
 
 namespace troika::parallel {
@@ -54,6 +55,7 @@ void Lanes::run(const Pass& first, const Pass& second) {
                  .expected = "keys that each pass sets for itself"});
   }
   const at::ThreadLocalState state;
+  const compat::WarningsOfThread warnings;
   const auto processors = allowed_processors();
   const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   const int threads = at::get_num_threads();
@@ -63,7 +65,7 @@ void Lanes::run(const Pass& first, const Pass& second) {
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     const c10::StreamGuard on_stream(stream);
     const at::ThreadLocalStateGuard guard(state);
-    second();
+    warnings.during(second);
   };
   {
     const std::lock_guard lock(mutex_);
@@ -85,21 +87,13 @@ bool Lanes::take_turns() {
   return !own.lanes->ended_.at(1 - own.lane);
 }
 
-void Lanes::wait(const comm::Work& work, int64_t bytes) {
+void Lanes::wait(const comm::Work& work) {
   auto& own = own_lane();
   if (!own.lanes) return work.wait();
   own.lanes->record_computation(own);
   if (take_turns()) own.lanes->hand_over(own.lane);
   work.wait();
   if (take_turns()) own.computes_since = Clock::now();
-  auto* const trace = own.lanes->trace_;
-  const auto times = work.times();
-  if (!trace || !times) return;
-  trace->add({.track = "tensor axis",
-              .name = "forward sum",
-              .start = times->start,
-              .end = times->end,
-              .bytes = bytes});
 }
 
 void Lanes::record_computation(OwnLane& own) const {

@@ -7,7 +7,6 @@
 #include <array>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -29,26 +28,26 @@ class Lanes {
  public:
   using Pass = std::function<void()>;
 
-  // The passes compute on `device`. `trace`, unless it is null, gets the collectives of the lanes
-  // and the computation beside them (docs/timeline.md); must outlive this object.
+  // The passes compute on `device`. `trace`, unless it is null, gets the computation beside
+  // collectives (docs/timeline.md); must outlive this object.
   explicit Lanes(c10::Device device, Trace* trace = nullptr);
   ~Lanes();
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
   // Runs `first` on the calling thread, which begins, and `second` on the thread of this object,
-  // with the caller's LibTorch state (gradients on or off), number of LibTorch's threads and
-  // current stream of the device. Blocks until both have ended. If a pass throws, the other one
-  // ends at its next turn, by an exception that is not a std::exception; rethrows the first error.
+  // with the caller's LibTorch state (gradients on or off), handler of LibTorch's warnings, number
+  // of LibTorch's threads and current stream of the device. Blocks until both have ended. If a pass
+  // throws, the other one ends at its next turn, by an exception that is not a std::exception;
+  // rethrows the first error.
   void run(const Pass& first, const Pass& second);
 
   // Whether the calling thread is a lane whose other lane has not ended. Then the caller starts
   // collectives with CallOptions::async_op, and calls wait().
   static bool take_turns();
   // Lets the other lane of the calling thread compute until its next turn, if take_turns(), and
-  // then blocks until the collective, of so many bytes, has ended. Throws the error of the
-  // collective.
-  static void wait(const comm::Work& work, int64_t bytes);
+  // then blocks until the collective has ended. Throws the error of the collective.
+  static void wait(const comm::Work& work);
 
  private:
   struct OwnLane;

@@ -194,7 +194,8 @@ void TensorParallel::add_wrapper(const std::vector<RuledModule>& modules) {
   if (model_.has_output_layer() && matrix != modules.end()) {
     const int64_t words = find_cut(matrix->name + ".weight").shape[0];
     output = std::make_shared<VocabularyOutput>(
-        VocabularyShard{group_, words, vocabulary_rows(words, group_.rank(), group_.size())},
+        VocabularyShard{group_, words, vocabulary_rows(words, group_.rank(), group_.size()),
+                        options_.trace},
         [axis = group_, sequence = options_.sequence, trace = options_.trace](const at::Tensor& x) {
           return sequence ? gather_tokens(x, axis, trace) : copy_to_axis(x, axis, trace);
         });

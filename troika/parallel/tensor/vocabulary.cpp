@@ -204,7 +204,7 @@ at::Tensor vocabulary_lookup(const at::Tensor& indices, const at::Tensor& matrix
   const auto words = own_words(indices, shard);
   const at::Tensor own = at::embedding(matrix, words.numbers)
                              .masked_fill(words.are_own.logical_not().unsqueeze(-1), 0);
-  return sum_over_axis(own, shard.axis);
+  return sum_over_axis(own, shard.axis, shard.trace);
 }
 
 VocabularyOutput::VocabularyOutput(VocabularyShard shard, Enter enter)
@@ -217,7 +217,7 @@ VocabularyOutput::VocabularyOutput(VocabularyShard shard, Enter enter)
 
 at::Tensor VocabularyOutput::logits(const at::Tensor& hidden, const at::Tensor& rows) const {
   shard_.verify(rows);
-  return gather_columns(at::linear(enter_(hidden), rows), widths_, shard_.axis);
+  return gather_columns(at::linear(enter_(hidden), rows), widths_, shard_.axis, shard_.trace);
 }
 
 nn::Tensors VocabularyOutput::loss(const at::Tensor& hidden, const at::Tensor& rows,

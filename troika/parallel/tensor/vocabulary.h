@@ -12,13 +12,18 @@
 #include "troika/layout/box.h"
 #include "troika/nn/output_layer.h"
 
+namespace troika {
+class Trace;
+}
+
 namespace troika::parallel {
 
 // The rows of a vocabulary that this rank holds.
 struct VocabularyShard {
   comm::Group axis;
-  int64_t words = 0;   // rows of the whole vocabulary
-  layout::Range rows;  // of this rank: vocabulary_rows()
+  int64_t words = 0;       // rows of the whole vocabulary
+  layout::Range rows;      // of this rank: vocabulary_rows()
+  Trace* trace = nullptr;  // of axis_functions.h
 
   // Throws Error(usage) unless `rows` is a matrix of this rank's rows.
   void verify(const at::Tensor& matrix) const;

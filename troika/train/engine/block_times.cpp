@@ -105,8 +105,7 @@ struct BlockTimes::Parts {
     auto run = make_run();
     const int last = static_cast<int>(stages.size()) - 1;
     for (int stage = 0; stage <= last; ++stage) {
-      stage == last ? static_cast<void>(run.forward_with_loss(0))
-                    : static_cast<void>(run.forward(stage, 0));
+      run.train_forward({ActionKind::forward, stage, 0});
       note(ActionKind::forward, static_cast<size_t>(stage));
     }
     for (int stage = last; stage >= 0; --stage) {

@@ -36,7 +36,8 @@ parallel::PipelineOptions pipeline_options(const layout::Plan& plan) {
           .steps_by_replicas = plan.without_flushes.steps_by_replicas,
           .chunks = static_cast<int>(plan.chunks),
           .actions = plan.actions,
-          .cut = plan.stages.cut};
+          .cut = plan.stages.cut,
+          .tensor_overlap = plan.stages.tensor_overlap};
 }
 
 bool computes_outputs(const layout::Plan& plan, int rank) {

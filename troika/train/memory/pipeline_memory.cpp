@@ -9,6 +9,7 @@
 #include "troika/compat/torch.h"
 #include "troika/layout/schedules/complete.h"
 #include "troika/layout/schedules/inventory.h"
+#include "troika/layout/schedules/pairs.h"
 #include "troika/nn/state.h"
 #include "troika/parallel/pipeline/pipeline_schedule.h"
 #include "troika/parallel/pipeline/stage_module.h"
@@ -189,7 +190,22 @@ void PipelineMemory::end_step() {
   }
 }
 
+// Two passes that run at the same time receive their inputs together. The first one ends its
+// computation beside nearly all that the second one keeps.
 void PipelineMemory::forward(const Action& action) {
+  const int stage = action.stage;
+  const Pass pass{stage, action.micro_batch};
+  if (!kept_.contains(pass)) receive_activations(action);
+  if (layout::begins_pair(actions_, now_)) {
+    const auto& second = actions_[now_ + 1];
+    receive_activations(second);
+    kept_[{stage, second.micro_batch}] = memory(stage).kept;
+  }
+  report(stage, memory(stage).forward_peak, kept_by_others(pass));
+  kept_[pass] = memory(stage).kept;
+}
+
+void PipelineMemory::receive_activations(const Action& action) {
   const int stage = action.stage;
   const auto& takes = shapes_.stages()[stage].takes;
   std::map<int, size_t> next;
@@ -201,9 +217,6 @@ void PipelineMemory::forward(const Action& action) {
       buffers(ActionKind::send_activation, from, action, tensor, memory(stage).taken[i]).receive();
     }
   }
-  const Pass pass{stage, action.micro_batch};
-  report(stage, memory(stage).forward_peak, kept_by_others(pass));
-  kept_[pass] = memory(stage).kept;
 }
 
 void PipelineMemory::receive_gradients(const Action& action) {

@@ -124,6 +124,7 @@ class PipelineMemory {
   void follow(const layout::Action& action, const std::vector<PassPart>& parts);
   // Gives back the activations or gradients that the action's micro-batch has received.
   void give_back(layout::ActionKind send, const layout::Action& action);
+  void receive_activations(const layout::Action& action);
   void receive_gradients(const layout::Action& action);
   void report(int stage, double pass, double others);
   double kept_by_others(const Pass& pass) const;
