@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "tests/swarm/averaging_group.h"
+#include "tests/swarm/coarse_packing.h"
 #include "troika/base/error.h"
 #include "troika/base/random.h"
 #include "troika/swarm/shares.h"
@@ -133,36 +133,46 @@ TEST(Averaging, BytesOfAPeerAreThoseOfTheFormula) {
   }
 }
 
-// Values that are close to each other, in float32 around a large common value.
-TEST(Averaging, PackingsSendDifferences) {
+// Whatever the parts are, if they have whole blocks.
+TEST(Averaging, PackedAveragesHaveTheSameBitsEverywhere) {
+  constexpr size_t kBlock = 50;
   AveragingOptions<double> options;
-  options.packing = {.bytes = [](size_t, size_t count) { return 4 * count; },
-                     .pack =
-                         [](size_t, std::span<const double> numbers, std::span<char> to) {
-                           for (size_t i = 0; i < numbers.size(); ++i) {
-                             const auto value = static_cast<float>(numbers[i]);
-                             std::memcpy(to.data() + 4 * i, &value, 4);
-                           }
-                         },
-                     .unpack =
-                         [](size_t, std::span<const char> from, std::span<double> numbers) {
-                           for (size_t i = 0; i < numbers.size(); ++i) {
-                             float value = 0;
-                             std::memcpy(&value, from.data() + 4 * i, 4);
-                             numbers[i] = value;
-                           }
-                         }};
-  SimulatedGroup group({Mode::node, Mode::node, Mode::node}, {300, 300, 403});
-  const auto values = random_values(3, kCount, 4, 1e6);
-  const auto mean = mean_of(values, {1, 2, 3});
-  for (size_t i = 0; i < 3; ++i) group.begin(i, values[i], static_cast<double>(i + 1), options);
-  pass(group.network, 10);
-  for (size_t i = 0; i < 3; ++i) {
-    // The rounding of values of 1e6 is up to 0.03.
-    EXPECT_LE(distance(*values[i], mean), .07);
-    EXPECT_GT(distance(*values[i], mean), 0);
-    EXPECT_EQ(group.results.at(i).sent, 4 * (kCount + group.group.members[i].part));
+  options.packing = coarse_packing(kBlock);
+  std::vector<double> first;
+  for (const auto& parts :
+       {std::vector<size_t>{300, 300, 403}, std::vector<size_t>{850, 50, 103}}) {
+    SimulatedGroup group({Mode::node, Mode::node, Mode::node}, parts);
+    const auto values = random_values(3, kCount, 4);
+    const auto mean = mean_of(values, {1, 2, 3});
+    double greatest = 0;
+    for (const auto& one : values) {
+      for (const double value : *one) greatest = std::max(greatest, std::abs(value));
+    }
+    for (size_t i = 0; i < 3; ++i) group.begin(i, values[i], static_cast<double>(i + 1), options);
+    pass(group.network, 10);
+    for (size_t i = 0; i < 3; ++i) {
+      if (first.empty()) first = *values[i];
+      EXPECT_EQ(*values[i], first);
+      // Contributions are rounded, and then the average.
+      EXPECT_LE(distance(*values[i], mean), 2 * kCoarseness * greatest * (1 + kCoarseness));
+      EXPECT_GT(distance(*values[i], mean), kCoarseness / 10);
+      size_t bytes = options.packing.bytes(0, parts[i]);
+      for (const size_t part : parts) bytes += options.packing.bytes(0, part);
+      EXPECT_EQ(group.results.at(i).sent, bytes);
+      EXPECT_EQ(group.results.at(i).received, bytes);
+    }
   }
+}
+
+TEST(Averaging, APeerAlonePacksNothing) {
+  SimulatedGroup group({Mode::node}, {kCount});
+  const auto values = random_values(1, kCount, 1);
+  const auto before = *values[0];
+  AveragingOptions<double> options;
+  options.packing = coarse_packing(50);
+  group.begin(0, values[0], 1, options);
+  pass(group.network, 1);
+  EXPECT_EQ(*values[0], before);
 }
 
 TEST(Averaging, WrongGroupsAreRefused) {

@@ -42,6 +42,27 @@ class Progress {
   std::vector<std::unique_ptr<ProgressTracker>> trackers;
 };
 
+TEST(Progress, SamplesThatAreAheadCountForTheNextEpoch) {
+  Progress swarm(1, {.target_batch = 64, .overlaps = true});
+  auto& tracker = *swarm.trackers[0];
+  tracker.report(1);
+  // Time goes on when an epoch begins: 2 samples a second.
+  for (int i = 0; i < 3; ++i) {
+    pass(swarm.network, .5);
+    tracker.begin_epoch(tracker.epoch() + 1, "", false);
+    pass(swarm.network, .5);
+    tracker.report(2, /*is_ahead=*/true);
+    EXPECT_EQ(tracker.samples(), i == 0 ? 0 : 2);
+    EXPECT_DOUBLE_EQ(tracker.peers().front().samples_per_second, 2);
+  }
+  tracker.count_ahead();
+  EXPECT_EQ(tracker.samples(), 4);
+  tracker.report(2, /*is_ahead=*/true);
+  tracker.drop_ahead();
+  tracker.begin_epoch(9, "", false);
+  EXPECT_EQ(tracker.samples(), 0);
+}
+
 // Peer i takes a micro-batch of i + 1 samples in a random time around (1 + 2 i) / 10 seconds.
 TEST(Progress, UnequalPeersOvershootTheTargetByAFifthAtMost) {
   constexpr int64_t kTarget = 512;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tests/support/errors.h"
+#include "tests/swarm/coarse_packing.h"
 #include "tests/swarm/trainers.h"
 
 namespace troika::swarm {
@@ -72,7 +73,7 @@ TEST(StepGroups, EachColumnHasTheAverageOfEachRowOnce) {
     EXPECT_FALSE(grid.groups[0].is_complete(fewer));
     // In the order of rows, which all columns have.
     std::string rows;
-    for (const auto& member : group_of(column, 10, 1).members) {
+    for (const auto& member : group_of(column, 10, 1, 1).members) {
       if (sources.names.contains(member.name)) {
         const auto& gathered = *std::ranges::find(column.members, member.name, &GroupMember::name);
         rows += gathered_from(gathered.gathered).row.average + ' ';
@@ -139,6 +140,47 @@ TEST(PeersInGroups, AllHaveTheBitsOfTheBigBatch) {
     if (trainer->steps != run.all[0]->steps) continue;
     EXPECT_EQ(trainer->weights, run.all[0]->weights);
     EXPECT_EQ(trainer->peer->history(), run.all[0]->peer->history());
+  }
+}
+
+// Rows and columns cut the numbers at different places, and have other contributors.
+TEST(PeersInGroups, AllHaveTheSameBitsWithAPacking) {
+  Trainers run(24, 64);
+  const size_t count = 16;
+  const auto gradient = [](size_t peer, size_t k) {
+    return std::sin(static_cast<double>((peer + 1) * k));
+  };
+  run.lies = [&](size_t peer, std::vector<double>& values) {
+    for (size_t k = 0; k < values.size(); ++k) values[k] = gradient(peer, k);
+  };
+  for (size_t i = 0; i < count; ++i) {
+    // Unequal links, so that parts are unequal, too.
+    run.add(4, {.packing = coarse_packing(48),
+                .packing_name = "coarse",
+                .group_size = 8,
+                .bandwidth = 1e6 * static_cast<double>(1 + i % 3)});
+  }
+  int in_groups = 0;
+  run.checked = [&](size_t, const SwarmStep& step, const std::vector<double>& values) {
+    if (step.members.size() == count) return;
+    ++in_groups;
+    double sum = 0;
+    std::vector<double> mean(kNumbers);
+    for (size_t i = 0; i < count; ++i) {
+      const auto& given = run.contributed[{step.epoch, i}];
+      if (given.empty()) continue;
+      sum += *given.begin();
+      for (size_t k = 0; k < kNumbers; ++k) mean[k] += *given.begin() * gradient(i, k);
+    }
+    // Contributions and averages of rows, and of columns.
+    for (size_t k = 0; k < kNumbers; ++k) ASSERT_NEAR(values[k], mean[k] / sum, 4.1 * kCoarseness);
+  };
+  pass(run.network, 8);
+  EXPECT_GT(in_groups, 16 * 2);
+  for (const auto& trainer : run.all) {
+    EXPECT_EQ(trainer->loads, 0);
+    if (trainer->steps != run.all[0]->steps) continue;
+    EXPECT_EQ(trainer->weights, run.all[0]->weights);
   }
 }
 

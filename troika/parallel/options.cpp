@@ -235,6 +235,22 @@ void add_options(config::Table& table, SwarmSection& options) {
             "swarm: how reducers combine gradients; centred_clip: so that few lying peers cannot "
             "move the result far; the same on all peers",
             one_of({"mean", "centred_clip"}));
+  table.add("swarm.target_group_size", &options.target_group_size,
+            "swarm: a step takes two rounds in groups of about so many peers, if there are more "
+            "and at least 12; 0: one group of all; the same on all peers; only with "
+            "swarm.aggregation mean",
+            count_from(0));
+  table.add("swarm.grad_compression", &options.grad_compression,
+            "swarm: compression of gradients on their way to reducers, and of their means on the "
+            "way back; the same on all peers; a step of one peer alone compresses nothing",
+            one_of({"none", "fp16", "bf16", "int8"}));
+  table.add("swarm.grad_compression_threshold", &options.grad_compression_threshold,
+            "swarm: gradients of parameters with fewer elements, and all buffers, are not "
+            "compressed; the same on all peers",
+            count_from(0));
+  table.add("swarm.delay_optimizer_step", &options.delay_optimizer_step,
+            "swarm: peers compute the gradients of a step while those of the step before are "
+            "averaged, so each update is one step late; the same on all peers");
   table.add("swarm.bandwidth_megabits", &options.bandwidth_megabits,
             "swarm: bandwidth of this peer's link in Mbit/s, each way, which decides how much of "
             "the gradient it reduces; 0: not known; all peers should tell it, or none",

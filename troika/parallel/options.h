@@ -128,9 +128,13 @@ struct SwarmSection {
   std::string mode = "node";            // or client
   int64_t min_peers = 1;                // at the start
   std::string aggregation = "mean";     // or centred_clip
-  double bandwidth_megabits = 0;        // per second, each way; 0: not told
-  std::string identity = {};            // a file; empty: a new identity each time
-  std::string authority = {};           // KEY@HOST:PORT; empty: all that hold the secret
+  int64_t target_group_size = 0;        // peers; 0: one group of all
+  std::string grad_compression = "none";
+  int64_t grad_compression_threshold = 65536;  // elements
+  bool delay_optimizer_step = false;
+  double bandwidth_megabits = 0;  // per second, each way; 0: not told
+  std::string identity = {};      // a file; empty: a new identity each time
+  std::string authority = {};     // KEY@HOST:PORT; empty: all that hold the secret
   double discovery_seconds = 3;
   double matchmaking_seconds = 5;
   double averaging_seconds = 60;

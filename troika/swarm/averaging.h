@@ -57,7 +57,7 @@ struct AveragingOptions {
   // A contributor is lost for a reducer if nothing came from it for this time, while the reducer
   // waits for it. A reducer is lost for a contributor after twice this time.
   net::Duration sender_timeout = std::chrono::seconds(30);
-  // How the numbers travel; without functions: as they are.
+  // How the numbers travel; without functions: as they are. Its block has at most 2^16 numbers.
   net::Packing<Number> packing = {};
   Aggregation aggregation = Aggregation::mean;
 };
@@ -99,9 +99,9 @@ class AveragingRound;
 // need none to each other. A reducer tells contributors that it has begun. They send it their
 // numbers of its part, as chunks of at most 512 KiB before packing. It adds w x of all contributors
 // in float64 and in the order of members, divides by the sum of w, and sends the result to each.
-// Without a packing it sends the average, so all members have the same bits. With one it sends to
-// each the difference from what that member sent, which the member adds to its own exact value, so
-// that errors of the packing are small if the vectors are close.
+// Its own numbers, and the average, go through the packing, too, so all members have the same bits.
+// With a packing, these do not depend on the parts, if the parts begin at multiples of its block.
+// A member that is alone packs nothing.
 //
 // A contributor that is lost, silent, or sends wrong or non-finite numbers is left out of all
 // chunks that are not reduced yet, with its weight. A reducer that is lost or silent leaves the

@@ -34,7 +34,9 @@ TypedRound<Number>::TypedRound(net::Endpoint& endpoint, AveragingGroup group, Va
       weight_(weight),
       options_(std::move(options)),
       done_(std::move(done)),
-      own_(index_of(endpoint.name())) {}
+      own_(index_of(endpoint.name())) {
+  if (group_.members.size() == 1) options_.packing = {};
+}
 
 template <typename Number>
 void TypedRound<Number>::begin() {
@@ -69,7 +71,8 @@ size_t TypedRound<Number>::index_of(const std::string& peer) const {
 
 template <typename Number>
 void TypedRound<Number>::begin_reducing(size_t first) {
-  const auto chunks = chunks_of(first, group_.members[own_].part, sizeof(Number));
+  const auto chunks =
+      chunks_of(first, group_.members[own_].part, sizeof(Number), options_.packing.block);
   std::vector<size_t> contributors;
   for (size_t i = 0; i < group_.members.size(); ++i) {
     if (is_contributor(group_.members[i].mode)) contributors.push_back(i);
@@ -81,13 +84,14 @@ void TypedRound<Number>::begin_reducing(size_t first) {
   for (const size_t i : contributors) {
     if (i == own_) continue;
     heard_[i] = endpoint_.now();
-    send(i, {.kind = HeadKind::ready}, {});
+    send(i, message_of({.kind = HeadKind::ready}, {}));
   }
   if (!contributes()) return;
   for (const auto& chunk : chunks) {
     const auto begin = values_->begin() + static_cast<std::ptrdiff_t>(chunk.first);
-    const auto fault = reducer_->add(own_, chunk, weight_,
-                                     {begin, begin + static_cast<std::ptrdiff_t>(chunk.count)});
+    const auto fault = reducer_->add(
+        own_, chunk, weight_,
+        as_received(chunk, {begin, begin + static_cast<std::ptrdiff_t>(chunk.count)}));
     if (!fault) continue;
     exclude(own_, *fault, false);
     break;
@@ -99,7 +103,8 @@ void TypedRound<Number>::begin_gathering(size_t index, size_t first) {
   auto& gathering = gatherings_[index];
   gathering.part = result_.parts.size() - 1;
   gathering.heard = endpoint_.now();
-  for (const auto& chunk : chunks_of(first, group_.members[index].part, sizeof(Number))) {
+  const size_t block = options_.packing.block;
+  for (const auto& chunk : chunks_of(first, group_.members[index].part, sizeof(Number), block)) {
     gathering.to_send.push_back(chunk);
     gathering.missing[chunk.first] = chunk.count;
   }
@@ -184,9 +189,6 @@ void TypedRound<Number>::take_averaged(Gathering& gathering, const AveragingHead
     part.problem = "its message has another size";
     return;
   }
-  if (options_.packing.unpack) {
-    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] += (*values_)[head.first + i];
-  }
   const bool is_finite =
       std::ranges::all_of(numbers, [](Number number) { return std::isfinite(number); });
   if (!is_finite || !std::isfinite(head.weight) || head.weight < 0) {
@@ -216,41 +218,54 @@ void TypedRound<Number>::send_more(size_t index) {
     const auto chunk = gathering.to_send.front();
     gathering.to_send.pop_front();
     ++gathering.in_flight;
-    send(index,
-         {.kind = HeadKind::part, .first = chunk.first, .count = chunk.count, .weight = weight_},
-         std::span(*values_).subspan(chunk.first, chunk.count),
-         [weak = this->weak_from_this(), index](const net::Result& result) {
-           const auto self = weak.lock();
-           if (!self || !self->gatherings_.contains(index)) return;
-           --self->gatherings_.at(index).in_flight;
-           // The end of the connection is reported to the listener, too.
-           if (result.outcome == net::Outcome::done) self->send_more(index);
-         });
+    send(
+        index,
+        message_of(
+            {.kind = HeadKind::part, .first = chunk.first, .count = chunk.count, .weight = weight_},
+            std::span(*values_).subspan(chunk.first, chunk.count)),
+        [weak = this->weak_from_this(), index](const net::Result& result) {
+          const auto self = weak.lock();
+          if (!self || !self->gatherings_.contains(index)) return;
+          --self->gatherings_.at(index).in_flight;
+          // The end of the connection is reported to the listener, too.
+          if (result.outcome == net::Outcome::done) self->send_more(index);
+        });
   }
 }
 
 template <typename Number>
-void TypedRound<Number>::send(size_t index, const AveragingHead& head,
-                              std::span<const Number> numbers, net::Completion completion) {
-  auto whole = head;
-  whole.group = group_.id;
-  auto message = std::make_shared<std::string>(encoded(whole));
+std::shared_ptr<const std::string> TypedRound<Number>::message_of(
+    AveragingHead head, std::span<const Number> numbers) const {
+  head.group = group_.id;
+  auto message = std::make_shared<std::string>(encoded(head));
+  if (numbers.empty()) return message;
   const auto& packing = options_.packing;
   const size_t size =
       packing.bytes ? packing.bytes(head.first, numbers.size()) : numbers.size_bytes();
-  if (!numbers.empty()) {
-    message->resize(kAveragingHead + size);
-    const std::span to(message->data() + kAveragingHead, size);
-    if (packing.pack) {
-      packing.pack(head.first, numbers, to);
-    } else {
-      std::memcpy(to.data(), numbers.data(), size);
-    }
-    result_.sent += size;
+  message->resize(kAveragingHead + size);
+  const std::span to(message->data() + kAveragingHead, size);
+  if (packing.pack) {
+    packing.pack(head.first, numbers, to);
+  } else {
+    std::memcpy(to.data(), numbers.data(), size);
   }
-  net::send_owned(endpoint_, group_.members[index].name, kAveraging, std::move(message),
-                  numbers.empty() ? net::Priority::normal : net::Priority::bulk,
-                  std::move(completion));
+  return message;
+}
+
+template <typename Number>
+void TypedRound<Number>::send(size_t index, const Message& message, net::Completion completion) {
+  const size_t size = message->size() - kAveragingHead;
+  result_.sent += size;
+  net::send_owned(endpoint_, group_.members[index].name, kAveraging, message,
+                  size == 0 ? net::Priority::normal : net::Priority::bulk, std::move(completion));
+}
+
+template <typename Number>
+std::vector<Number> TypedRound<Number>::as_received(const Chunk& chunk,
+                                                    std::vector<Number> numbers) const {
+  if (!options_.packing.pack) return numbers;
+  const AveragingHead head{.first = chunk.first, .count = chunk.count};
+  return unpacked(head, std::string_view(*message_of(head, numbers)).substr(kAveragingHead));
 }
 
 template <typename Number>
@@ -259,17 +274,10 @@ void TypedRound<Number>::send_reduced(
     const std::map<size_t, typename PartReducer<Number>::Contribution>& from) {
   const AveragingHead head{
       .kind = HeadKind::averaged, .first = chunk.first, .count = chunk.count, .weight = weight};
+  const auto message =
+      message_of(head, average ? std::span<const Number>(*average) : std::span<const Number>());
   for (const auto& [index, contribution] : from) {
-    if (index == own_) continue;
-    if (!average) {
-      send(index, head, {});
-    } else if (!options_.packing.pack) {
-      send(index, head, *average);
-    } else {
-      auto delta = *average;
-      for (size_t i = 0; i < delta.size(); ++i) delta[i] -= contribution.numbers[i];
-      send(index, head, delta);
-    }
+    if (index != own_) send(index, message);
   }
   if (average) note_weight(weight);
   if (average && options_.aggregation == Aggregation::centred_clip) far_.add(*average, from);
@@ -277,7 +285,8 @@ void TypedRound<Number>::send_reduced(
   const auto part =
       std::ranges::find(result_.parts, endpoint_.name(), &AveragingResult::Part::reducer);
   if (average && from.contains(own_)) {
-    write(chunk, *average, weight, static_cast<size_t>(part - result_.parts.begin()));
+    const auto received = unpacked(head, std::string_view(*message).substr(kAveragingHead));
+    write(chunk, received, weight, static_cast<size_t>(part - result_.parts.begin()));
   } else {
     part->problem = average ? "its own numbers are not finite" : kNoAverage;
   }
@@ -342,7 +351,7 @@ void TypedRound<Number>::cancel() {
     if (part.averaged < part.count) part.problem = "cancelled";
   }
   for (size_t i = 0; i < group_.members.size(); ++i) {
-    if (i != own_) send(i, {.kind = HeadKind::left}, {});
+    if (i != own_) send(i, message_of({.kind = HeadKind::left}, {}));
   }
   end();
 }

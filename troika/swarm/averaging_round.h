@@ -58,9 +58,14 @@ class TypedRound : public AveragingRound, public std::enable_shared_from_this<Ty
   void send_more(size_t index);
   void send_reduced(const Chunk& chunk, const std::vector<Number>* average, double weight,
                     const std::map<size_t, typename PartReducer<Number>::Contribution>& from);
-  void send(size_t index, const AveragingHead& head, std::span<const Number> numbers,
-            net::Completion completion = {});
+  // A head, and numbers that have been packed.
+  using Message = std::shared_ptr<const std::string>;
+
+  Message message_of(AveragingHead head, std::span<const Number> numbers) const;
+  void send(size_t index, const Message& message, net::Completion completion = {});
   std::vector<Number> unpacked(const AveragingHead& head, std::string_view bytes) const;
+  // The numbers as others get them.
+  std::vector<Number> as_received(const Chunk& chunk, std::vector<Number> numbers) const;
   void write(const Chunk& chunk, std::span<const Number> numbers, double weight, size_t part);
   void note_weight(double weight);
   void exclude(size_t index, const std::string& why, bool tells);
@@ -73,7 +78,7 @@ class TypedRound : public AveragingRound, public std::enable_shared_from_this<Ty
   const AveragingGroup group_;
   const Values values_;
   const double weight_;
-  const AveragingOptions<Number> options_;
+  AveragingOptions<Number> options_;
   std::function<void(const AveragingResult&)> done_;
   size_t own_ = 0;  // index of this member
   AveragingResult result_;

@@ -42,7 +42,8 @@ Gathered gathered_from(const std::string& text) {
   return {};
 }
 
-AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part) {
+AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part,
+                        size_t block) {
   std::vector<std::pair<std::string, Gathered>> members;
   for (const auto& member : match.members) {
     members.emplace_back(member.name, gathered_from(member.gathered));
@@ -59,9 +60,13 @@ AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_
                     : gathered.bandwidth > 0      ? std::optional(gathered.bandwidth)
                                                   : std::nullopt);
   }
-  const auto sizes =
-      part_sizes(numbers.value_or(most), balanced_shares(rates).fractions, least_part);
-  for (size_t i = 0; i < sizes.size(); ++i) group.members[i].part = sizes[i];
+  size_t left = numbers.value_or(most);
+  const auto blocks = part_sizes((left + block - 1) / block, balanced_shares(rates).fractions,
+                                 (least_part + block - 1) / block);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    group.members[i].part = std::min(blocks[i] * block, left);
+    left -= group.members[i].part;
+  }
   return group;
 }
 

@@ -35,9 +35,11 @@ struct Gathered {
 Gathered gathered_from(const std::string& text);
 
 // The parts that the members reduce of `numbers`, or, if there are none, as for an auxiliary peer,
-// of the most that a member has. Averages of rows are added in the same order in all columns.
-// Throws Error(swarm, usage) if no member can reduce anything.
-AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part);
+// of the most that a member has. Parts have whole blocks of a packing but for the last one.
+// Averages of rows are added in the same order in all columns. Throws Error(swarm, usage) if no
+// member can reduce anything.
+AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part,
+                        size_t block);
 
 // Bytes per second; infinite if no member knows its own.
 double slowest_link(const Match& match);

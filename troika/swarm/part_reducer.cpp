@@ -9,8 +9,8 @@
 
 namespace troika::swarm {
 
-std::vector<Chunk> chunks_of(size_t first, size_t count, size_t number_bytes) {
-  const size_t most = (size_t{512} << 10) / number_bytes;
+std::vector<Chunk> chunks_of(size_t first, size_t count, size_t number_bytes, size_t block) {
+  const size_t most = (size_t{512} << 10) / number_bytes / block * block;
   std::vector<Chunk> chunks;
   for (size_t done = 0; done < count; done += most) {
     chunks.push_back({first + done, std::min(most, count - done)});

@@ -17,8 +17,8 @@ struct Chunk {
   size_t first = 0, count = 0;
 };
 
-// Cuts a part into chunks of at most 512 KiB.
-std::vector<Chunk> chunks_of(size_t first, size_t count, size_t number_bytes);
+// Cuts a part into chunks of at most 512 KiB, of whole blocks of a packing but for the last one.
+std::vector<Chunk> chunks_of(size_t first, size_t count, size_t number_bytes, size_t block);
 
 // Collects the contributions to a part, without messages. A contributor is an index of the group.
 template <typename Number>

@@ -51,7 +51,8 @@ Peer<Number>::Peer(net::Endpoint& endpoint, const Identity& identity, PeerOption
       tracker_(endpoint, directory_,
                {.target_batch = options_.target_batch,
                 .is_client = options_.mode != Mode::node,
-                .schema = schema_}),
+                .schema = schema_,
+                .overlaps = options_.overlaps}),
       matchmaking_(endpoint, directory_),
       others_(directory_, tracker_, options_.mode),
       averager_(endpoint),
@@ -160,6 +161,7 @@ template <typename Number>
 void Peer<Number>::download(const StateVersion& version) {
   matchmaking_.stop();
   step_ = {};
+  tracker_.drop_ahead();
   if (options_.mode == Mode::auxiliary) {
     phase_ = Phase::training;
     return begin_epoch(version);
@@ -194,7 +196,7 @@ void Peer<Number>::begin_epoch(const StateVersion& version) {
 
 template <typename Number>
 void Peer<Number>::report(int64_t samples) {
-  tracker_.report(samples);
+  tracker_.report(samples, options_.overlaps && is_averaging());
   check_due();
 }
 
@@ -319,8 +321,8 @@ net::Duration Peer<Number>::round_timeout(const Match& match) {
 template <typename Number>
 void Peer<Number>::begin_round(const Match& match) {
   const auto& values = step_.values;
-  const auto group =
-      group_of(match, values ? std::optional(values->size()) : std::nullopt, options_.least_part);
+  const auto group = group_of(match, values ? std::optional(values->size()) : std::nullopt,
+                              options_.least_part, options_.packing.block);
   const bool counts =
       !step_.groups.is_column() || sources_of(match).names.contains(endpoint_.name());
   phase_ = Phase::averaging;
@@ -353,7 +355,7 @@ void Peer<Number>::end_round(const Match& match, const AveragingResult& result) 
   auto made = std::exchange(step_, {});
   phase_ = Phase::training;
   // No member had a sample, although others extrapolated some: there is no step.
-  if (result.weight == 0) return;
+  if (result.weight == 0) return tracker_.count_ahead();
   // Members of other columns are not known by name.
   auto peers = made.groups.is_column() ? std::move(made.peers) : std::set<std::string>();
   SwarmStep step{.epoch = epoch(), .members = {}, .averaging = result};

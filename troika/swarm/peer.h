@@ -38,6 +38,10 @@ struct PeerOptions {
   // peers (step_groups.h). 0: there is one group of all. Only with Aggregation::mean.
   size_t group_size = 0;
 
+  // The trainer goes on while an average is on its way: samples that it reports then count for the
+  // next epoch. Otherwise they do not count.
+  bool overlaps = false;
+
   // The name of the authority whose tokens all peers must have (token.h); empty: there is none.
   std::string authority = {};
   std::string token = {};  // of this peer
@@ -99,7 +103,7 @@ struct PeerCallbacks {
 // contributes its mean gradient with its samples as weight, and the group of all, or two rounds of
 // smaller groups (PeerOptions::group_size), averages them.
 // Then each makes the same step. Each state has a history: peers with the same epoch and history
-// have the same state, if `averaged` is deterministic and there is no packing.
+// have the same state, if `averaged` is deterministic.
 //
 // A peer that is behind, or whose last average is not that of its group, downloads the state of a
 // peer that leads. Peers with the latest epoch lead, and among them the most peers with the same

@@ -113,16 +113,16 @@ void ProgressTracker::take_change(const Record& record) {
 
 void ProgressTracker::begin_epoch(int64_t epoch, const std::string& history, bool is_partial) {
   own_.epoch = epoch;
-  own_.samples = 0;
+  own_.samples = std::exchange(ahead_, 0);
   own_.history = history;
   own_.is_partial = is_partial;
-  // Averaging does not count.
-  rate_.resume(endpoint_.now());
+  // Averaging does not count, unless the peer has gone on meanwhile.
+  if (!options_.overlaps) rate_.resume(endpoint_.now());
   publish();
 }
 
-void ProgressTracker::report(int64_t samples) {
-  own_.samples += samples;
+void ProgressTracker::report(int64_t samples, bool is_ahead) {
+  (is_ahead ? ahead_ : own_.samples) += samples;
   rate_.report(samples, endpoint_.now());
 }
 

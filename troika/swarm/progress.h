@@ -28,6 +28,7 @@ struct ProgressOptions {
   bool is_client = false;    // this peer cannot be reached, and does not define the epoch
   // Peers that tell another schema do not count; empty: all count.
   std::string schema = {};
+  bool overlaps = false;  // PeerOptions::overlaps
   // Between two records of a peer. In between, others extrapolate its samples.
   WallTime least_refresh = std::chrono::milliseconds(500);
   WallTime default_refresh = std::chrono::seconds(3);  // while the speed is not known
@@ -86,12 +87,15 @@ class ProgressTracker {
   // To be called for each change of the directory.
   void take_change(const Record& record);
 
-  // Begins an epoch of this peer without samples.
+  // Begins an epoch of this peer, with the samples that were reported ahead.
   void begin_epoch(int64_t epoch, const std::string& history, bool is_partial);
   // Tells the others about the samples that this peer has now.
   void announce() { publish(); }
-  // Adds samples that this peer has processed.
-  void report(int64_t samples);
+  // Adds samples that this peer has processed; `is_ahead`: for the next epoch.
+  void report(int64_t samples, bool is_ahead = false);
+  // The samples that were reported ahead count for this epoch, or not at all.
+  void count_ahead() { own_.samples += std::exchange(ahead_, 0); }
+  void drop_ahead() { ahead_ = 0; }
 
   const std::string& own_name() const { return own_.peer; }
   int64_t epoch() const { return own_.epoch; }
@@ -125,6 +129,7 @@ class ProgressTracker {
   Directory& directory_;
   const ProgressOptions options_;
   PeerProgress own_;
+  int64_t ahead_ = 0;  // samples for the next epoch
   std::map<std::string, PeerProgress> others_;
   std::set<std::string> banned_;
   std::map<std::string, std::deque<PeerProgress>> told_;  // the last epochs, by peer

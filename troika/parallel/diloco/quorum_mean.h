@@ -40,13 +40,10 @@ class QuorumMean : public ReplicaMean {
   template <typename Number>
   void average(const std::vector<at::Tensor>& buffers,
                const std::vector<at::Tensor>& changes) const;
-  // The first `exact` numbers travel as they are.
-  template <typename Number>
-  net::Packing<Number> packing(size_t exact) const;
 
   quorum::Member& member_;
   const QuorumMeanOptions options_;
-  const std::unique_ptr<comm::Encoding> encoding_;  // null: none
+  const std::shared_ptr<const comm::Encoding> encoding_;  // null: none
   std::future<void> sum_;
 };
 

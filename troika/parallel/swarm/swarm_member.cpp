@@ -86,7 +86,9 @@ void SwarmMember::open(const SwarmStart& start) {
   options.version = {.epoch = start.step, .history = start.state};
   options.kinds[swarm::kContact] = swarm::is_contact;
   act([&] {
-    peer_ = make_swarm_peer(start.is_double, *endpoint_, options_.identity, options, callbacks());
+    peer_ = make_swarm_peer(
+        {.is_double = start.is_double, .codec = options_.compression.codec, .exact = start.exact},
+        *endpoint_, options_.identity, options, callbacks());
     door_ = std::make_unique<swarm::Door>(*endpoint_, options.run);
     announce();
     is_open->store(true);
@@ -232,9 +234,10 @@ std::optional<Error> SwarmMember::misfit() const {
                                   fmt::format("data.global_batch_size {}", target_batch()),
                                   fmt::format("{}", other.target_batch)));
     } else if (other.schema != contact_.schema) {
-      problem.emplace(swarm_error(
-          ErrorKind::usage, fmt::format("peer {} of the swarm trains something else", begin),
-          contact_.model, other.model, "all peers need the same model, optimizer and seed"));
+      problem.emplace(swarm_error(ErrorKind::usage,
+                                  fmt::format("peer {} of the swarm trains something else", begin),
+                                  contact_.model, other.model,
+                                  "all peers need the same model, optimizer, seed and averages"));
     } else {
       return std::nullopt;
     }
@@ -273,8 +276,10 @@ bool SwarmMember::is_behind_now() const {
 }
 
 bool SwarmMember::wants_state() const {
-  return endpoint_->now() < shared_.wanted_until && !shared_.averaged && !is_behind_now() &&
-         !(shared_.saved && shared_.saved_version == peer_->version());
+  // A trainer that goes on while an average is on its way has updated the state.
+  const bool has_state = !options_.peer.overlaps || !peer_->is_averaging();
+  return has_state && endpoint_->now() < shared_.wanted_until && !shared_.averaged &&
+         !is_behind_now() && !(shared_.saved && shared_.saved_version == peer_->version());
 }
 
 void SwarmMember::save() {
@@ -319,14 +324,35 @@ bool SwarmMember::is_due() {
   return is_due;
 }
 
-SwarmMember::Outcome SwarmMember::average(at::Tensor& values, double weight, const Stops& stops) {
+void SwarmMember::contribute(const at::Tensor& values, double weight) {
   act([&] {
     // It may have begun to download meanwhile.
     if (peer_->is_due()) peer_->contribute(values, weight);
   });
-  const bool is_over =
-      wait([this] { return shared_.averaged || is_behind_now() || !peer_->is_averaging(); }, stops);
-  if (!is_over) return Outcome::stopped;
+}
+
+bool SwarmMember::is_over_now() const {
+  return shared_.averaged || is_behind_now() || !peer_->is_averaging();
+}
+
+bool SwarmMember::is_over() {
+  bool is_over = false;
+  act([&] { is_over = is_over_now(); });
+  return is_over;
+}
+
+bool SwarmMember::has_share(int64_t samples) {
+  double own = 0, all = 0;
+  act([&] {
+    const auto peers = peer_->peers();
+    own = peers.front().samples_per_second;
+    for (const auto& peer : peers) all += peer.samples_per_second;
+  });
+  return own > 0 && static_cast<double>(samples) * all >= static_cast<double>(target_batch()) * own;
+}
+
+SwarmMember::Outcome SwarmMember::finish(at::Tensor& values, const Stops& stops) {
+  if (!wait([this] { return is_over_now(); }, stops)) return Outcome::stopped;
   auto outcome = Outcome::no_step;
   act([&] {
     if (shared_.averaged) {

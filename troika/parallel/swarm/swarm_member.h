@@ -19,6 +19,13 @@
 
 namespace troika::parallel {
 
+// How gradients with at least `threshold` elements are compressed. Smaller ones, and buffers, are
+// not compressed (hivemind's SizeAdaptiveCompression and RoleAdaptiveCompression).
+struct SwarmCompression {
+  std::string codec = "none";  // "none", "fp16", "bf16" or "int8" of comm::CodecOptions
+  int64_t threshold = 65536;
+};
+
 struct SwarmMemberOptions {
   net::Secret secret;
   swarm::Identity identity = swarm::Identity::random();
@@ -29,7 +36,8 @@ struct SwarmMemberOptions {
   net::Address authority = {};
   int64_t min_peers = 1;
   Milliseconds join_timeout{60'000};
-  // Without `schema`, `version` and `kinds`, which begin() adds.
+  SwarmCompression compression = {};
+  // Without `schema`, `version`, `packing` and `kinds`, which begin() adds.
   swarm::PeerOptions<double> peer = {};
 };
 
@@ -40,8 +48,10 @@ struct SwarmStart {
   std::string schema;      // digest of the form of the values
   std::string model;       // the same for people
   bool is_double = false;  // values are float64, otherwise float32
-  // Returns the state at the beginning of the present step. Called by the trainer's thread in
-  // begin(), wanted() and average().
+  size_t exact = 0;        // numbers at the beginning of the values that are not compressed
+  // Returns the state at the beginning of the present step; with delayed updates, from the end of
+  // an average to the update before the next one. Called by the trainer's thread in begin(),
+  // is_due(), finish() and take_state().
   std::function<std::string()> save;
 };
 
@@ -67,6 +77,9 @@ class SwarmMember {
 
   const std::string& name() const { return options_.identity.name(); }
   int64_t target_batch() const { return options_.peer.target_batch; }
+  const SwarmCompression& compression() const { return options_.compression; }
+  // Whether updates are delayed by one step (PeerOptions::overlaps).
+  bool delays() const { return options_.peer.overlaps; }
 
   // Listens, connects to the others and waits for min_peers; then, unless they have a later state,
   // this member can train. Ends early if `stops`, which is called about ten times a second, returns
@@ -76,7 +89,8 @@ class SwarmMember {
   void begin(SwarmStart start, const Stops& stops);
   void leave();
 
-  // Tells how many samples this member has processed for the step.
+  // Tells how many samples this member has processed for the step; for the next one, while an
+  // average is on its way.
   void report(int64_t samples);
   // Whether the member must take the state of others before it goes on.
   bool is_behind();
@@ -90,9 +104,16 @@ class SwarmMember {
     behind,   // is_behind()
     stopped,
   };
-  // Replaces `values`, which are a mean over this member's samples with this weight, by the mean of
-  // the group. The values must be finite. Blocks for averaging_time about, or until `stops`.
-  Outcome average(at::Tensor& values, double weight, const Stops& stops);
+  // Gives `values`, which are finite, and a mean over this member's samples with this weight, to
+  // the average of the step, which is on its way then. Does not block.
+  void contribute(const at::Tensor& values, double weight);
+  // Whether no average is on its way any more.
+  bool is_over();
+  // Waits until the average is over, and replaces `values` by the mean of the group. Blocks for
+  // averaging_time about, or until `stops`. The values are as they were with other outcomes.
+  Outcome finish(at::Tensor& values, const Stops& stops);
+  // Whether so many samples are this member's part of a step, by the speeds of all members.
+  bool has_share(int64_t samples);
 
   // If is_behind(): blocks until the state is here, and returns it; empty if it is not needed any
   // more, or `stops` returned true.
@@ -126,6 +147,7 @@ class SwarmMember {
   void wait_for(const std::function<bool()>& is_there, const Stops& stops,
                 const std::function<std::string()>& describe);
   bool is_behind_now() const;
+  bool is_over_now() const;
   bool wants_state() const;
   void save();
   // Calls run_until() in short turns, and serves states in between. Returns whether `is_over`.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "troika/compat/torch.h"
+#include "troika/parallel/encoded_numbers.h"
 
 namespace troika::parallel {
 
@@ -57,22 +58,38 @@ class PeerOf : public SwarmPeer {
   swarm::Peer<Number> peer_;
 };
 
+// Whole blocks of the codec are compressed, or not, so that the same blocks are in all groups.
+template <typename Number>
+net::Packing<Number> packing_of(const SwarmValues& values) {
+  if (values.codec == "none") return {};
+  const comm::CodecOptions codec{.name = values.codec};
+  const auto block = static_cast<size_t>(codec.block);
+  return encoded_packing<Number>(comm::make_encoding(codec),
+                                 (values.exact + block - 1) / block * block, block);
+}
+
 }  // namespace
 
-std::unique_ptr<SwarmPeer> make_swarm_peer(bool is_double, net::Endpoint& endpoint,
+std::unique_ptr<SwarmPeer> make_swarm_peer(const SwarmValues& values, net::Endpoint& endpoint,
                                            const swarm::Identity& identity,
                                            const swarm::PeerOptions<double>& options,
                                            SwarmCallbacks callbacks) {
-  if (is_double) {
-    return std::make_unique<PeerOf<double>>(endpoint, identity, options, std::move(callbacks));
+  if (values.is_double) {
+    auto whole = options;
+    whole.packing = packing_of<double>(values);
+    whole.packing_name = values.codec;
+    return std::make_unique<PeerOf<double>>(endpoint, identity, whole, std::move(callbacks));
   }
   return std::make_unique<PeerOf<float>>(
       endpoint, identity,
       swarm::PeerOptions<float>{.run = options.run,
                                 .schema = options.schema,
                                 .target_batch = options.target_batch,
+                                .packing = packing_of<float>(values),
+                                .packing_name = values.codec,
                                 .aggregation = options.aggregation,
                                 .group_size = options.group_size,
+                                .overlaps = options.overlaps,
                                 .authority = options.authority,
                                 .token = options.token,
                                 .mode = options.mode,

@@ -43,9 +43,15 @@ class SwarmPeer {
   virtual swarm::Directory& directory() = 0;
 };
 
-// `is_double`: values are float64, otherwise float32. `options` has no packing. The references must
-// outlive the peer.
-std::unique_ptr<SwarmPeer> make_swarm_peer(bool is_double, net::Endpoint& endpoint,
+// How values travel.
+struct SwarmValues {
+  bool is_double = false;      // float64, otherwise float32
+  std::string codec = "none";  // a name of comm::CodecOptions
+  size_t exact = 0;            // numbers at the beginning that are not compressed
+};
+
+// `options` has no packing. The references must outlive the peer.
+std::unique_ptr<SwarmPeer> make_swarm_peer(const SwarmValues& values, net::Endpoint& endpoint,
                                            const swarm::Identity& identity,
                                            const swarm::PeerOptions<double>& options,
                                            SwarmCallbacks callbacks);

@@ -19,6 +19,7 @@
 #include "troika/parallel/pipeline/left_out.h"
 #include "troika/parallel/swarm/swarm_exchange.h"
 #include "troika/train/engine/asynchronous_engine.h"
+#include "troika/train/engine/delayed_swarm_engine.h"
 #include "troika/train/engine/make_exchange.h"
 #include "troika/train/engine/make_offload.h"
 #include "troika/train/engine/make_whole.h"
@@ -331,6 +332,7 @@ std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
   if (setup.plan.is_asynchronous()) return std::make_unique<AsynchronousEngine>(setup);
   if (is_pipeline(setup.plan)) return std::make_unique<PipelineEngine>(setup);
   if (setup.plan.steps_on_all_samples()) return std::make_unique<SandblasterEngine>(setup);
+  if (setup.swarm && setup.swarm->delays()) return std::make_unique<DelayedSwarmEngine>(setup);
   if (setup.swarm) return std::make_unique<SwarmEngine>(setup);
   return std::make_unique<SingleStageEngine>(setup);
 }

@@ -25,6 +25,13 @@ void SwarmEngine::keep_buffers() {
   }
 }
 
+void SwarmEngine::show_kept_buffers() {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, buffer] : nn::named_buffers(setup().task.module())) {
+    buffer.copy_(buffers_.at(name));
+  }
+}
+
 checkpoint::RankState SwarmEngine::state(bool in_step) const {
   auto state = SingleStageEngine::state(in_step);
   for (auto& entry : state.model) {
@@ -42,7 +49,7 @@ std::function<void()> SwarmEngine::load(const checkpoint::CheckpointReader& save
   };
 }
 
-parallel::SwarmMember::Outcome SwarmEngine::average(int64_t& samples, int64_t micro_batches) {
+at::Tensor SwarmEngine::contribution(int64_t& samples, int64_t micro_batches) {
   auto values = gradients_.gather(1.0 / static_cast<double>(micro_batches));
   if (!values.isfinite().all().item<bool>()) {
     if (setup().options.trainer.terminate_on_nan) {
@@ -57,7 +64,13 @@ parallel::SwarmMember::Outcome SwarmEngine::average(int64_t& samples, int64_t mi
     samples = 0;
     values.zero_();
   }
-  const auto outcome = swarm_.average(values, static_cast<double>(samples), setup().stops);
+  return values;
+}
+
+parallel::SwarmMember::Outcome SwarmEngine::average(int64_t& samples, int64_t micro_batches) {
+  auto values = contribution(samples, micro_batches);
+  swarm_.contribute(values, static_cast<double>(samples));
+  const auto outcome = swarm_.finish(values, setup().stops);
   if (outcome == Outcome::averaged) gradients_.spread(values);
   return outcome;
 }

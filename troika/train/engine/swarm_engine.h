@@ -23,12 +23,20 @@ class SwarmEngine : public SingleStageEngine {
   [[nodiscard]] std::function<void()> load(const checkpoint::CheckpointReader& saved,
                                            const checkpoint::NamedTensors& gradients) override;
 
- private:
+ protected:
   using Outcome = parallel::SwarmMember::Outcome;
 
+  parallel::SwarmMember& swarm() { return swarm_; }
+  parallel::SwarmExchange& gradients() { return gradients_; }
+  // The values of this peer's average. `samples` becomes 0 if they do not count, because the
+  // gradients are not finite.
+  at::Tensor contribution(int64_t& samples, int64_t micro_batches);
+  // The buffers are those of the beginning of a step, and again those.
   void keep_buffers();
-  // Returns the outcome; `samples` becomes 0 if they do not count, because the gradients are not
-  // finite.
+  void show_kept_buffers();
+
+ private:
+  // As contribution(), and replaces the gradients by the mean if the outcome is one.
   Outcome average(int64_t& samples, int64_t micro_batches);
 
   parallel::SwarmMember& swarm_;

@@ -30,6 +30,18 @@ std::string digest_of_state(const torch::nn::Module& module) {
   return swarm::digest_of(digests);
 }
 
+// The options of averages that all peers must share.
+std::string description_of_average(const parallel::SwarmSection& options) {
+  auto text = fmt::format("swarm.aggregation {}, swarm.target_group_size {}", options.aggregation,
+                          options.target_group_size);
+  text += ", swarm.grad_compression " + options.grad_compression;
+  if (options.grad_compression != "none") {
+    text += fmt::format(" from {} elements", options.grad_compression_threshold);
+  }
+  if (options.delay_optimizer_step) text += ", swarm.delay_optimizer_step true";
+  return text;
+}
+
 }  // namespace
 
 void Fit::join_swarm() {
@@ -43,17 +55,28 @@ void Fit::join_swarm() {
       setup_.training, std::min(options.data.batch_size, epochs_.global_batch()), seed,
       loader_options(options, engine_->placement().device.type()));
   const auto optimizer = options.optimizer.name;
+  const auto average = description_of_average(options.swarm);
   // All that makes two peers' states unequal, or of no use to each other.
-  const auto schema = fmt::format("{}{} {} {}", gradients.schema(), optimizer, options.run.seed,
-                                  swarm.target_batch());
-  swarm.begin({.step = epochs_.at().step,
-               .state = digest_of_state(setup_.task.module()),
+  const auto schema = fmt::format("{}{} {} {} {}", gradients.schema(), optimizer, options.run.seed,
+                                  swarm.target_batch(), average);
+  if (options.swarm.grad_compression != "none" && gradients.exact() == gradients.size()) {
+    log::warn(
+        "[swarm] swarm.grad_compression {} compresses nothing: no parameter has {} elements "
+        "(swarm.grad_compression_threshold)",
+        options.swarm.grad_compression, options.swarm.grad_compression_threshold);
+  }
+  auto state = digest_of_state(setup_.task.module());
+  if (gradients.has_delayed()) state = swarm::digest_of(state + gradients.delayed_digest());
+  // With a delayed mean, the swarm is a step ahead of the weights.
+  swarm.begin({.step = epochs_.at().step + (gradients.has_delayed() ? 1 : 0),
+               .state = state,
                .schema = swarm::digest_of(schema),
                .model = fmt::format(
-                   "{} with {} trained parameters, {} and run.seed {}",
+                   "{} with {} trained parameters, {}, run.seed {}, {}",
                    options.model.name.empty() ? setup_.task.module().name() : options.model.name,
-                   setup_.trainable, optimizer, options.run.seed),
+                   setup_.trainable, optimizer, options.run.seed, average),
                .is_double = gradients.is_double(),
+               .exact = gradients.exact(),
                .save =
                    [this] {
                      const TemporaryFolder folder;

@@ -59,6 +59,11 @@ void require_supported(const TrainOptions& options, const cluster::Environment& 
                  "the samples of a step, of all peers together",
                  "data.batch_size is the samples of a micro-batch of this peer");
   }
+  if (options.swarm.target_group_size > 0 && options.swarm.aggregation != "mean") {
+    refuse_swarm("the groups of a swarm that are parts of it compute means",
+                 "swarm.aggregation " + options.swarm.aggregation, "mean",
+                 "swarm.target_group_size=0 makes one group of all");
+  }
   if (options.swarm.mode == "client" && options.swarm.peers.empty()) {
     refuse_swarm("others cannot connect to a client", "swarm.peers []", "at least one peer");
   }
@@ -150,11 +155,14 @@ std::shared_ptr<parallel::SwarmMember> make_swarm_member(const TrainOptions& opt
                .target_batch = options.data.global_batch_size,
                .aggregation = own.aggregation == "mean" ? swarm::Aggregation::mean
                                                         : swarm::Aggregation::centred_clip,
+               .group_size = static_cast<size_t>(own.target_group_size),
+               .overlaps = own.delay_optimizer_step,
                .mode = own.mode == "client" ? swarm::Mode::client : swarm::Mode::node,
                .discovery_time = duration_of(own.discovery_seconds),
                .matchmaking_time = duration_of(own.matchmaking_seconds),
                .averaging_time = duration_of(own.averaging_seconds),
                .sender_timeout = duration_of(own.sender_timeout_seconds)}};
+  member.compression = {.codec = own.grad_compression, .threshold = own.grad_compression_threshold};
   for (const auto& peer : own.peers) member.peers.push_back(parse_address(peer, "swarm.peers"));
   member.announce = announced(own, member.listen);
   if (own.bandwidth_megabits > 0) {
