@@ -117,12 +117,24 @@ std::vector<Action> as_run(const std::vector<Action>& actions, const SimulatedRu
   return result;
 }
 
+// Joins each two forward passes that follow each other.
+void join_forward_passes(std::vector<Action>& actions) {
+  for (size_t i = 0; i + 1 < actions.size(); ++i) {
+    const bool is_pair =
+        actions[i].kind == ActionKind::forward && actions[i + 1].kind == ActionKind::forward;
+    if (is_pair) actions[i++].joined = true;
+  }
+}
+
 }  // namespace
 
 layout::Schedule SimulatedRun::schedule() const {
   if (!plan.is_asynchronous()) {
     auto schedule = layout::schedule_of(plan);
-    for (auto& actions : schedule.ranks) actions = as_run(actions, *this);
+    for (auto& actions : schedule.ranks) {
+      actions = as_run(actions, *this);
+      if (plan.stages.tensor_overlap) join_forward_passes(actions);
+    }
     return schedule;
   }
   return layout::asynchronous_segment(plan.asynchronous(), steps);
