@@ -137,7 +137,7 @@ TEST_F(PlanSearch, CutsLayersOverATensorAxis) {
                         "[[devices]]\nhost = \"a\"\ncount = 2\n[[devices]]\nhost = \"b\"\n"
                         "count = 2\n");
   const std::string search =
-      "--profile cut.json --cluster cluster.toml --global-batch 4 --memory-bytes 5000 --json "
+      "--profile cut.json --cluster cluster.toml --global-batch 4 --memory-bytes 4900 --json "
       "plan.json";
   const auto outcome = plan(search);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -146,8 +146,8 @@ TEST_F(PlanSearch, CutsLayersOverATensorAxis) {
       AllOf(HasSubstr("# savers     nothing fits without a cut\n"),
             HasSubstr("# tensor     2 devices compute each block together, with sequence "
                       "parallelism\n"),
-            HasSubstr("# schedule   replicas       tensor       savers "),
-            HasSubstr("# one stage  2              2, sequence  32 "),
+            HasSubstr("# schedule   replicas       tensor                savers "),
+            HasSubstr("# one stage  2              2, sequence           32 "),
             HasSubstr("axes = \"data=2 tensor=2\""), HasSubstr("sequence_parallel = true")));
   const auto found = result();
   EXPECT_EQ(found["plan"]["tensor"], 2);
@@ -156,6 +156,19 @@ TEST_F(PlanSearch, CutsLayersOverATensorAxis) {
   EXPECT_NEAR(found["plan"]["seconds_per_step"].get<double>(),
               2 * (1.5 + 2 * 100 / 1e6) + 2 * 2 * 1000 / 1e5, 1e-9);
   EXPECT_EQ(found["plan"]["stages"][0]["memory_bytes"], 2 * 2000 + 500);
+  // With room for the activations of two micro-batches, all but the last sum is hidden.
+  const auto overlapped = plan(
+      "--profile cut.json --cluster cluster.toml --global-batch 4 --memory-bytes 5000 --json "
+      "plan.json");
+  EXPECT_THAT(overlapped.out,
+              AllOf(HasSubstr("# tensor     2 devices compute each block together, with sequence "
+                              "parallelism, and sum beside another micro-batch\n"),
+                    HasSubstr("# one stage  2              2, sequence, overlap  32 "),
+                    HasSubstr("tensor_overlap = true")));
+  EXPECT_EQ(result()["plan"]["tensor_overlap"], true);
+  EXPECT_NEAR(result()["plan"]["seconds_per_step"].get<double>(),
+              2 * 1.5 + (1 + 4) * 50 / 1e6 + 2 * 2 * 1000 / 1e5, 1e-9);
+  EXPECT_EQ(result()["plan"]["stages"][0]["memory_bytes"], 2 * 2000 + 2 * 500);
   // The smaller of the cluster's memory and --memory-bytes counts.
   write_file_atomically(folder_ / "small.toml",
                         "[links.group]\nbandwidth = 1e6\n[[devices]]\nhost = \"a\"\ncount = 2\n"

@@ -189,6 +189,8 @@ class AllPlans {
              ++zero) {
           settings_ = {.recompute = recompute, .zero_stage = zero, .family = family};
           add_axes();
+          settings_.tensor_overlap = family == StepFamily::one_stage && zero == 0;
+          if (settings_.tensor_overlap) add_axes();
         }
       }
     }
@@ -196,6 +198,7 @@ class AllPlans {
 
   double fastest = std::numeric_limits<double>::infinity();  // of those that fit
   BlockAxes axis_of_fastest = {};
+  bool fastest_overlaps = false;
   double least_lack = std::numeric_limits<double>::infinity();       // of all
   double fastest_lacking = std::numeric_limits<double>::infinity();  // of those that lack least
 
@@ -217,8 +220,10 @@ class AllPlans {
     const bool is_combined =
         settings_.zero_stage <= 1 && settings_.family != StepFamily::no_flushes;
     if (axes.ranks() > 1 && !is_combined) return;
+    if (settings_.tensor_overlap && (axes.tensor == 1 || axes.context > 1)) return;
     const int most = model_.problem().cluster.ranks() / axes.ranks();
     for (int groups = 1; groups <= most; ++groups) {
+      if (settings_.tensor_overlap && model_.micro_batches(0) < 2 * groups) continue;
       settings_.devices = groups * axes.ranks();
       add_stages({}, 0, groups);
     }
@@ -269,6 +274,7 @@ class AllPlans {
     if (plan.lacking_bytes <= 0 && plan.seconds < fastest) {
       fastest = plan.seconds;
       axis_of_fastest = settings_.axes;
+      fastest_overlaps = settings_.tensor_overlap;
     }
     if (plan.lacking_bytes < least_lack) {
       least_lack = plan.lacking_bytes;

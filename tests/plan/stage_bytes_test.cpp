@@ -111,8 +111,8 @@ TEST(BytesOfStages, FollowThePasses) {
 // after another.
 TEST(BytesOfStages, RecomputedBlocksKeepTheirInputs) {
   Blocks two(2);
-  two[0] = {.saved_bytes = 100, .parameter_bytes = 7, .workspace_bytes = 30};
-  two[1] = {.saved_bytes = 200, .parameter_bytes = 8, .workspace_bytes = 10};
+  two[0] = {.name = "first", .saved_bytes = 100, .parameter_bytes = 7, .workspace_bytes = 30};
+  two[1] = {.name = "second", .saved_bytes = 200, .parameter_bytes = 8, .workspace_bytes = 10};
   for (auto& block : two) block.in_stage.recomputed_saved_bytes = 5;
   const auto both = recompute(two, 50);
   EXPECT_EQ(both.kept, 55);

@@ -44,7 +44,7 @@ TEST(StepSearch, IsTheLeastOfAllPlansOfRandomChains) {
 }
 
 TEST(StepSearch, IsTheLeastOfAllPlansWithTensorAxes) {
-  int infeasible = 0, cut = 0, by_tokens = 0;
+  int infeasible = 0, cut = 0, by_tokens = 0, overlapping = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {
     Draws draws(seed);
     auto problem = random_problem(draws);
@@ -55,10 +55,12 @@ TEST(StepSearch, IsTheLeastOfAllPlansWithTensorAxes) {
     ASSERT_FALSE(HasFailure()) << seed;
     cut += all.axis_of_fastest.tensor > 1 ? 1 : 0;
     by_tokens += all.axis_of_fastest.sequence ? 1 : 0;
+    overlapping += all.fastest_overlaps ? 1 : 0;
   }
   EXPECT_GT(infeasible, 30);
   EXPECT_GT(cut, 20);
   EXPECT_GT(by_tokens, 10);
+  EXPECT_GT(overlapping, 10);
 }
 
 TEST(StepSearch, IsTheLeastOfAllPlansWithContextAxes) {

@@ -188,12 +188,13 @@ TEST_F(FoundPlanRun, HasTheMemoryThatARunOfThePipelinePredicts) {
 // Plans whose blocks several ranks compute together.
 class SharedPlanRun : public FoundPlanRun {
  protected:
-  // Runs one of the found plans with these settings whose axes are as asked.
+  // Runs one of the found plans with this schedule and ZeRO stage that are as asked.
   void expect_runs(AutomaticPlan& found, const comm::Group& group, StepFamily family,
-                   int zero_stage, const std::function<bool(const plan::BlockAxes&)>& asked) const {
+                   int zero_stage,
+                   const std::function<bool(const plan::StepSettings&)>& asked) const {
     const auto plan = std::ranges::find_if(found.found.alternatives, [&](const auto& one) {
       return one.settings.family == family && one.settings.zero_stage == zero_stage &&
-             asked(one.settings.axes);
+             asked(one.settings);
     });
     ASSERT_NE(plan, found.found.alternatives.end());
     found.found.best = *plan;
@@ -202,6 +203,7 @@ class SharedPlanRun : public FoundPlanRun {
     EXPECT_EQ(read.mesh.size(layout::Axis::tensor), plan->settings.axes.tensor);
     EXPECT_EQ(read.mesh.size(layout::Axis::context), plan->settings.axes.context);
     EXPECT_EQ(read.stages.sequence_parallel, plan->settings.axes.sequence);
+    EXPECT_EQ(read.stages.tensor_overlap, plan->settings.tensor_overlap);
     const SizedSamples samples(options_.model);
     const auto stages =
         predict_stages(planned, samples, static_cast<int>(plan->stages.size()), group);
@@ -214,11 +216,13 @@ TEST_F(SharedPlanRun, HasATensorAxis) {
   compat::count_tensor_memory();
   options_.model = sizes_of("llama");
   options_.data.batch_size = 4;
-  const auto asked = [](const plan::BlockAxes& axes) { return axes.tensor > 1; };
+  const auto asked = [](const plan::StepSettings& of) { return of.axes.tensor > 1; };
+  const auto overlapped = [](const plan::StepSettings& of) { return of.tensor_overlap; };
   comm::local::run(4, [&](const comm::Group& group) {
     auto found = find(group, kPlenty, {"32"});
     expect_runs(found, group, StepFamily::one_stage, 1, asked);
     expect_runs(found, group, StepFamily::pipeline, 0, asked);
+    expect_runs(found, group, StepFamily::one_stage, 0, overlapped);
   });
   options_.optimizer.name = "adamw_8bit";
   comm::local::run(2, [&](const comm::Group& group) {
@@ -234,7 +238,7 @@ TEST_F(SharedPlanRun, HasAContextAxis) {
   options_.trainer.benchmark = true;
   options_.model = sizes_of("llama8");
   options_.data.batch_size = 4;
-  const auto asked = [](const plan::BlockAxes& axes) { return axes.context > 1; };
+  const auto asked = [](const plan::StepSettings& of) { return of.axes.context > 1; };
   comm::local::run(4, [&](const comm::Group& group) {
     auto found = find(group, kPlenty, {"32"});
     expect_runs(found, group, StepFamily::one_stage, 0, asked);

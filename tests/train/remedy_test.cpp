@@ -76,8 +76,10 @@ TEST_F(Remedy, NamesTheFastestChoiceAndTheLargestBatchThatFit) {
   const auto batch = number_behind("; or --data.batch_size=", text);
   ASSERT_GT(batch, 100) << text;
   ASSERT_LT(batch, 5000) << text;
-  EXPECT_LE(process(2, batch), bytes);
-  EXPECT_GT(process(2, batch + 1), bytes);
+  const auto fits = process(2, batch), more = process(2, batch + 1);
+  // With all digits, because a sample is a small part of the memory.
+  EXPECT_TRUE(fits <= bytes && bytes < more)
+      << fmt::format("{} samples: {}, {}, {}", batch, fits, bytes, more);
   EXPECT_THAT(text, Not(HasSubstr("ranks")));
 }
 

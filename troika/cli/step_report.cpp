@@ -34,9 +34,10 @@ std::string savers_text(const StepModel& model, const StepPlan& plan) {
   return text;
 }
 
-std::string tensor_text(const plan::BlockAxes& axes) {
-  return axes.tensor == 1 ? ""
-                          : fmt::format("{}{}", axes.tensor, axes.sequence ? ", sequence" : "");
+std::string tensor_text(const plan::StepSettings& settings) {
+  if (settings.axes.tensor == 1) return "";
+  return fmt::format("{}{}{}", settings.axes.tensor, settings.axes.sequence ? ", sequence" : "",
+                     settings.tensor_overlap ? ", overlap" : "");
 }
 
 std::string context_text(const plan::BlockAxes& axes) {
@@ -72,7 +73,7 @@ void print_row(const StepModel& model, const StepPlan& plan, const StepSearch& f
                const Widths& widths) {
   fmt::print("# {:<11}{:<{}}{:<{}}{:<{}}{:<{}}{:>11.5g}{:>12}{:>13.4g}  {}\n",
              name(plan.settings.family), replicas_text(plan), widths.replicas,
-             tensor_text(plan.settings.axes), widths.tensor, context_text(plan.settings.axes),
+             tensor_text(plan.settings), widths.tensor, context_text(plan.settings.axes),
              widths.context, savers_text(model, plan), widths.savers, plan.seconds,
              human_bytes(most_memory(plan)), device_hours(plan), reason(plan, found));
 }
@@ -110,6 +111,7 @@ SearchJson plan_json(const StepModel& model, const StepPlan& plan) {
           {"devices", plan.settings.devices},
           {"tensor", plan.settings.axes.tensor},
           {"sequence_parallel", plan.settings.axes.sequence},
+          {"tensor_overlap", plan.settings.tensor_overlap},
           {"context", plan.settings.axes.context},
           {"micro_batches", model.micro_batches(plan.settings.profile)},
           {"seconds_per_step", plan.seconds},
@@ -146,8 +148,9 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
              replicas_text(plan), savers_text(model, plan), plan.seconds, devices_text(plan));
   const auto& axes = plan.settings.axes;
   if (axes.tensor > 1) {
-    fmt::print("# tensor     {} devices compute each block together{}\n", axes.tensor,
-               axes.sequence ? ", with sequence parallelism" : "");
+    fmt::print("# tensor     {} devices compute each block together{}{}\n", axes.tensor,
+               axes.sequence ? ", with sequence parallelism" : "",
+               plan.settings.tensor_overlap ? ", and sum beside another micro-batch" : "");
   }
   if (axes.context > 1) {
     fmt::print("# context    {} {} each compute a part of the tokens\n", axes.context,
@@ -172,7 +175,8 @@ void print_search(const StepModel& model, const StepSearch& found, const std::st
   for (const auto& row : found.alternatives) {
     widths.savers = std::max(widths.savers, savers_text(model, row).size() + 1);
     widths.replicas = std::max(widths.replicas, replicas_text(row).size() + 1);
-    if (row.settings.axes.tensor > 1) widths.tensor = 13;
+    const size_t tensor = tensor_text(row.settings).size();
+    if (tensor > 0) widths.tensor = std::max({widths.tensor, size_t{13}, tensor + 2});
     if (row.settings.axes.context > 1) widths.context = 9;
   }
   fmt::print("#\n# {:<11}{:<{}}{:<{}}{:<{}}{:<{}}{:>11}{:>12}{:>13}\n", "schedule", "replicas",

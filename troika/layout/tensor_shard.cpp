@@ -21,6 +21,11 @@ bool has_cut(const Profile& profile) {
                              [](const ProfiledBlock& block) { return block.tensor.has_value(); });
 }
 
+// The share of a block that a rank has if the ranks divide the share `divided` of it.
+double left_of(double divided, int ranks) {
+  return 1 - divided + divided / ranks;
+}
+
 // A rank has its share of the heads, and of their keys and values.
 void shard_attention(ContextCut& cut, int ranks, double time) {
   cut.attention_share = time > 0 ? std::min(1.0, cut.attention_share / ranks / time) : 0;
@@ -41,8 +46,7 @@ void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   require(cut->units, ", such as heads", "units");
   if (sequence_parallel) require(cut->tokens, "", "tokens");
   const auto left = [&](double share, double of_tokens) {
-    const double divided = share + (sequence_parallel ? of_tokens : 0);
-    return 1 - divided + divided / ranks;
+    return left_of(share + (sequence_parallel ? of_tokens : 0), ranks);
   };
   const double time = left(cut->time_share, cut->token_time_share);
   block.forward *= time;
@@ -86,6 +90,25 @@ Profile tensor_shard(const Profile& profile, int ranks, bool sequence_parallel) 
   Profile own = profile;
   for (auto& block : own.blocks) shard(block, ranks, sequence_parallel);
   return own;
+}
+
+std::vector<TensorTurn> forward_turns(const ProfiledBlock& block, int ranks,
+                                      bool sequence_parallel) {
+  const auto& cut = block.tensor;
+  if (!cut || cut->sum_bytes == 0) return {};
+  std::vector<TensorTurn> turns;
+  const double part = block.forward / cut->forward_sums;
+  const double left = left_of(cut->time_share + cut->token_time_share, ranks);
+  const double tokens = left > 0 ? part * cut->token_time_share / ranks / left : 0;
+  for (int i = 0; i < cut->forward_sums; ++i) {
+    if (sequence_parallel) {
+      turns.push_back({tokens, TensorCollective::gather, cut->sum_bytes});
+      turns.push_back({part - tokens, TensorCollective::sum_of_tokens, cut->sum_bytes});
+    } else {
+      turns.push_back({part, TensorCollective::sum, cut->sum_bytes});
+    }
+  }
+  return turns;
 }
 
 std::vector<int> tensor_ranks(const Profile& profile, int most) {

@@ -17,6 +17,25 @@ namespace troika::layout {
 // for sequence parallelism on one rank.
 Profile tensor_shard(const Profile& profile, int ranks, bool sequence_parallel);
 
+enum class TensorCollective { sum, gather, sum_of_tokens };
+
+// A collective over the tensor axis in a forward pass, and what a rank computes before it, since
+// the one before.
+struct TensorTurn {
+  double seconds = 0;
+  TensorCollective kind = TensorCollective::sum;
+  double bytes = 0;  // of the whole tensor
+
+  bool operator==(const TensorTurn&) const = default;
+};
+
+// Returns the collectives of a block's forward pass on so many ranks, in order; `block` is one of
+// tensor_shard(). Each ends an equal part of the block. With sequence parallelism, a part first
+// computes its tokens (TensorCut::token_time_share), gathers those of all ranks, computes the rest,
+// and sums each rank's tokens. Empty, and without the block's time, if the block has no sums.
+std::vector<TensorTurn> forward_turns(const ProfiledBlock& block, int ranks,
+                                      bool sequence_parallel);
+
 // Returns the numbers of ranks from 2 to `most` that a plan may have on its tensor axis: all that
 // divide the units of each block, or the powers of two if no block has units. Empty for a profile
 // without a cut block.

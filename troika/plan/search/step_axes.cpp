@@ -4,6 +4,7 @@
 #include "troika/base/error.h"
 #include "troika/layout/context_shard.h"
 #include "troika/layout/tensor_shard.h"
+#include "troika/plan/paired_forward.h"
 #include "troika/plan/search/step_model.h"
 
 namespace troika::plan {
@@ -54,33 +55,30 @@ void StepModel::find_axes() {
   }
 }
 
-Link StepModel::axis_link(size_t profile, int first, int count, int stride) const {
-  if (count == 1) return {};
-  bool in_group = true;
-  for (int i = 0; i < count; ++i) {
-    in_group = in_group && device(first + i * stride).group == device(first).group;
+Link StepModel::slowest_axis(size_t profile, int first, const AxisOfRanks& axis, int axes,
+                             int apart) const {
+  Link slowest;
+  if (axis.ranks == 1) return slowest;
+  for (int i = 0; i < axes; ++i) {
+    const int begin = first + i * apart;
+    bool in_group = true;
+    for (int rank = 0; rank < axis.ranks; ++rank) {
+      in_group = in_group && device(begin + rank * axis.stride).group == device(begin).group;
+    }
+    slowest = layout::slower(slowest,
+                             link(profile, in_group ? layout::Level::group : layout::Level::host));
   }
-  return link(profile, in_group ? layout::Level::group : layout::Level::host);
+  return slowest;
 }
 
 Link StepModel::tensor_link(const StepSettings& settings, int first) const {
-  const auto& axes = settings.axes;
-  auto slowest = axis_link(settings.profile, first, axes.tensor, 1);
-  for (int i = 1; i < axes.context; ++i) {
-    slowest = layout::slower(slowest,
-                             axis_link(settings.profile, first + i * axes.tensor, axes.tensor, 1));
-  }
-  return slowest;
+  const auto& [tensor, sequence, context] = settings.axes;
+  return slowest_axis(settings.profile, first, {.ranks = tensor, .stride = 1}, context, tensor);
 }
 
 Link StepModel::context_link(const StepSettings& settings, int first) const {
-  const auto& axes = settings.axes;
-  auto slowest = axis_link(settings.profile, first, axes.context, axes.tensor);
-  for (int i = 1; i < axes.tensor; ++i) {
-    slowest =
-        layout::slower(slowest, axis_link(settings.profile, first + i, axes.context, axes.tensor));
-  }
-  return slowest;
+  const auto& [tensor, sequence, context] = settings.axes;
+  return slowest_axis(settings.profile, first, {.ranks = context, .stride = tensor}, tensor, 1);
 }
 
 StepModel::Rings StepModel::rings_of(const Profile& profile, int ranks, const Link& link,
@@ -174,12 +172,42 @@ double StepModel::axis_seconds(const StepSettings& settings, const Link& link, c
          part_of_sums(rings.backward, begin, end);
 }
 
+double StepModel::overlapped_sums(const StepSettings& settings, size_t begin, size_t end,
+                                  const Place& place, int replicas) const {
+  const auto& axes = settings.axes;
+  const auto& profile = shard_of(settings).profile;
+  ForwardTurns pass;
+  for (size_t i = begin; i < end; ++i) {
+    pass.add(profile.blocks[order_[i]], axes.tensor, axes.sequence);
+  }
+  const int count = own_micro_batches(settings, replicas);
+  const double longer = (profile.in_step.first_micro_batch_factor - 1) / count;
+  const double scale = scale_of_passes(settings, begin, end, place) * (1 + longer);
+  const double pair = paired_seconds(
+      pass, scale,
+      [&](const layout::TensorTurn& turn) {
+        const double gather = gathers_seconds(place.axis, axes.tensor, 1, turn.bytes);
+        return turn.kind == layout::TensorCollective::sum ? 2 * gather : gather;
+      },
+      profile.in_step.overlap);
+  const double exposed = pair - 2 * pass.seconds() * scale;
+  const double alone = axis_forward_seconds(settings, place.axis, place.rings, begin, end);
+  return (count / 2 * exposed + count % 2 * alone) / count;
+}
+
 StepModel::AxisSums StepModel::axis_sums(const StepSettings& settings, size_t begin, size_t end,
-                                         int used, int replicas) const {
-  const auto& place = place_of(settings, used, replicas);
+                                         const Place& place, int replicas) const {
   const double forward = axis_forward_seconds(settings, place.axis, place.rings, begin, end);
   const double all = axis_seconds(settings, place.axis, place.rings, begin, end);
-  return {.forward = forward, .backward = all - forward};
+  return {.forward = settings.tensor_overlap
+                         ? overlapped_sums(settings, begin, end, place, replicas)
+                         : forward,
+          .backward = all - forward};
+}
+
+StepModel::AxisSums StepModel::axis_sums(const StepSettings& settings, size_t begin, size_t end,
+                                         int used, int replicas) const {
+  return axis_sums(settings, begin, end, place_of(settings, used, replicas), replicas);
 }
 
 }  // namespace troika::plan

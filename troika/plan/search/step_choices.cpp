@@ -1,5 +1,8 @@
 #include "troika/plan/search/step_choices.h"
 
+#include "troika/base/error.h"
+#include "troika/plan/search/step_layout.h"
+
 namespace troika::plan {
 
 using layout::StageWeights;
@@ -26,6 +29,17 @@ std::vector<int> device_counts(const StepModel& model, const StepSettings& setti
 AxesKind kind_of(const BlockAxes& axes) {
   if (axes.context > 1) return AxesKind::context;
   return axes.tensor > 1 ? AxesKind::tensor : AxesKind::none;
+}
+
+// Whether a plan of one stage with these settings may have tensor_overlap.
+bool may_overlap(const StepModel& model, const StepSettings& settings) {
+  const StepPlan whole{.settings = settings, .stages = {{model.blocks(), settings.groups()}}};
+  try {
+    layout_of(model, whole).verify();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -57,9 +71,13 @@ std::vector<StepSettings> all_settings(const StepModel& model, AxesKind kind) {
               all.push_back(settings);
             }
           }
+          settings.offloads_activations = settings.offloads_optimizer = false;
           if (is_whole && zero == 0 && !model.problem().cluster.spares.empty()) {
-            settings.offloads_activations = settings.offloads_optimizer = false;
             settings.sums = true;
+            all.push_back(settings);
+          }
+          if (family == StepFamily::one_stage && zero == 0 && kind == AxesKind::tensor) {
+            settings.tensor_overlap = true;
             all.push_back(settings);
           }
         }
@@ -78,6 +96,7 @@ std::vector<StepSettings> on_devices(const StepModel& model, StepSettings settin
     if (allows && !allows(settings, false)) continue;
     for (const int devices : device_counts(model, settings)) {
       settings.devices = devices;
+      if (settings.tensor_overlap && !may_overlap(model, settings)) continue;
       all.push_back(settings);
     }
   }

@@ -27,7 +27,8 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
   const size_t stages = plan.stages.size();
   layout::Plan result{.strategy = "auto",
                       .stages = {.parameters = profile.model.parameters,
-                                 .sequence_parallel = settings.axes.sequence},
+                                 .sequence_parallel = settings.axes.sequence,
+                                 .tensor_overlap = settings.tensor_overlap},
                       .micro_batches = micro_batches / replicas,
                       .precision = profile.precision,
                       .recompute = settings.recompute ? "full" : "none"};

@@ -1,7 +1,6 @@
 // The memory of stages, and what offload adds to their times.
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "troika/layout/plan.h"
@@ -43,10 +42,11 @@ OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
 
 StepModel::KeptPasses StepModel::kept_passes(const StepSettings& settings, size_t begin, size_t end,
                                              int used, int replicas) const {
-  const int own = (micro_batches_[settings.profile] + replicas - 1) / replicas;
+  const int own = own_micro_batches(settings, replicas);
   const int stages_left = (settings.groups() - used + replicas - 1) / replicas;
   KeptPasses kept{.whole = static_cast<double>(stages_left)};
   if (settings.family == StepFamily::gpipe) kept.whole = own;
+  if (settings.tensor_overlap) kept.whole = 2;
   if (settings.family != StepFamily::no_flushes) kept.whole = std::min<double>(kept.whole, own);
   kept.is_split =
       settings.family == StepFamily::zero_bubble && splits_backward(settings, begin, end);
@@ -104,7 +104,8 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
       .optimizer = states.optimizer,
       .batches = batch_bytes({.is_pipeline = is_pipeline,
                               .micro_batches = std::ceil(micro_batches / replicas),
-                              .ahead = ahead},
+                              .ahead = ahead,
+                              .together = kept.whole},
                              profile.in_step.batches)};
   if (copies > 1 && settings.zero_stage >= 2) {
     std::vector<double> of_blocks;
@@ -121,12 +122,9 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
   }
   if (settings.sums && replicas > 1) {
     const auto spares = static_cast<int>(problem_.cluster.spares.size());
-    std::set<int> hosts;
-    for (int rank = 0; rank < replicas; ++rank) {
-      hosts.insert(links_[settings.profile].host(rank));
-    }
     // Ranks of one host have one server if there are several hosts.
-    const int servers = hosts.size() > 1 ? static_cast<int>(hosts.size()) : replicas;
+    const int hosts = place_of(settings, used, replicas).hosts;
+    const int servers = hosts > 1 ? hosts : replicas;
     parts.buckets += trained * layout::split_sums(servers, spares).workers.front();
   }
   parts.buckets += message_bytes(settings, begin, end, kept);

@@ -145,7 +145,10 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.borrowed, [&](size_t i) { return block(i).in_stage.borrowed_bytes; });
   add(sums.inputs, [&](size_t i) { return inputs[i]; });
   add(sums.parameters, [&](size_t i) { return block(i).parameter_bytes; });
-  const auto cut = [&](size_t i) { return block(i).tensor.value_or(layout::TensorCut{}); };
+  const auto cut = [&](size_t i) {
+    const auto& known = block(i).tensor;
+    return known && known->sum_bytes > 0 ? *known : layout::TensorCut{};
+  };
   add(sums.forward_sums, [&](size_t i) { return cut(i).forward_sums; });
   add(sums.forward_summed, [&](size_t i) { return cut(i).forward_sums * cut(i).sum_bytes; });
   add(sums.backward_sums, [&](size_t i) { return cut(i).backward_sums; });
@@ -251,7 +254,13 @@ double StepModel::lower_bound() const {
       const StepSettings settings{.profile = i, .axes = axes};
       const auto& sums = shard_of(settings).sums;
       const double once = sums.forward.back() + sums.input.back() + sums.weight.back();
-      const double on_axis = axis_seconds(settings, sums.fastest_axis, sums.rings, 0, blocks());
+      double on_axis = axis_seconds(settings, sums.fastest_axis, sums.rings, 0, blocks());
+      if (axes.tensor > 1) {
+        // Passes that take turns hide at most the shorter of both.
+        on_axis -=
+            std::min(sums.forward.back() * sums.least_slowness,
+                     axis_forward_seconds(settings, sums.fastest_axis, sums.rings, 0, blocks()));
+      }
       const double groups = problem_.cluster.ranks() / axes.ranks();
       least = std::min(least, (once * sums.least_slowness + on_axis) * micro_batches_[i] / groups);
     }

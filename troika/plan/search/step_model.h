@@ -125,8 +125,9 @@ class StepModel {
   // Returns the mean pass of a micro-batch in a stage of a pipeline.
   PassSeconds mean_pass(const StepSettings& settings, size_t begin, size_t end, int used,
                         int replicas) const;
-  // Returns the seconds of the sums over the tensor axis, and of the messages on the context axis
-  // that attention does not hide, in the passes of a micro-batch in a stage.
+  // Returns the seconds of the sums over the tensor axis that another forward pass does not hide,
+  // and of the messages on the context axis that attention does not hide, in the passes of a
+  // micro-batch in a stage.
   struct AxisSums {
     double forward = 0;
     double backward = 0;  // with those of recomputation
@@ -213,11 +214,27 @@ class StepModel {
   // Returns the part of axis_seconds() in the forward passes, without recomputation.
   double axis_forward_seconds(const StepSettings& settings, const layout::Link& link,
                               const Rings& rings, size_t begin, size_t end) const;
+  AxisSums axis_sums(const StepSettings& settings, size_t begin, size_t end, const Place& place,
+                     int replicas) const;
+  // Returns the mean of AxisSums::forward of micro-batches whose forward passes take turns
+  // (paired_seconds()), two at a time; an odd last one runs alone.
+  double overlapped_sums(const StepSettings& settings, size_t begin, size_t end, const Place& place,
+                         int replicas) const;
+  // Returns the micro-batches of a step that each of so many replicas has at most.
+  int own_micro_batches(const StepSettings& settings, int replicas) const {
+    return (micro_batches_[settings.profile] + replicas - 1) / replicas;
+  }
   const layout::Devices& device(int rank) const;
   // Returns the rank of the first device of a replica.
   int rank_of(const StepSettings& settings, int used, int replicas, int replica) const;
-  // Returns the link between these ranks of a host, each `stride` after the one before.
-  layout::Link axis_link(size_t profile, int first, int count, int stride) const;
+  // Ranks of a host, each `stride` after the one before.
+  struct AxisOfRanks {
+    int ranks = 1, stride = 1;
+  };
+  // Returns the slowest link of several axes. The first one begins with rank `first`, and the ranks
+  // of each are `apart` after those of the one before.
+  layout::Link slowest_axis(size_t profile, int first, const AxisOfRanks& axis, int axes,
+                            int apart) const;
   // Return the slowest link among the tensor axes and among the context axes of a group that begins
   // with this rank.
   layout::Link tensor_link(const StepSettings& settings, int first) const;
@@ -237,6 +254,10 @@ class StepModel {
   Crossing find_crossing(const StepSettings& settings, int used, int replicas,
                          int next_replicas) const;
   layout::Link link(size_t profile, layout::Level level) const;
+  // Returns the factor on the profile's times in the passes of blocks [begin, end): of the slowest
+  // device, and of waits for the latest rank.
+  double scale_of_passes(const StepSettings& settings, size_t begin, size_t end,
+                         const Place& place) const;
   PassSeconds pass_seconds(const StepSettings& settings, size_t begin, size_t end,
                            const Place& place, int replicas) const;
   double replayed_seconds(const StepSettings& settings, const std::vector<StepStage>& stages) const;

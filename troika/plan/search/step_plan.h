@@ -46,6 +46,8 @@ struct StepSettings {
   bool offloads_optimizer = false;  // the states of the optimizer
   bool offloads_activations = false;
   BlockAxes axes = {};
+  // As layout::ModelStages::tensor_overlap; of plans of one stage without ZeRO.
+  bool tensor_overlap = false;
   // Gradients are averaged by summation servers: one on each spare host, and one beside each
   // replica, or on each host with replicas if there are several: these sum first. Such a plan has
   // one stage, and no ZeRO, tensor or context axis, or offload.

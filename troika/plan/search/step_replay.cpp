@@ -18,7 +18,7 @@ bool StepModel::is_replayed(const StepSettings& settings) {
 PassSeconds StepModel::mean_pass(const StepSettings& settings, size_t begin, size_t end, int used,
                                  int replicas) const {
   auto mean = pass_seconds(settings, begin, end, place_of(settings, used, replicas), replicas);
-  const int own = (micro_batches_[settings.profile] + replicas - 1) / replicas;
+  const int own = own_micro_batches(settings, replicas);
   if (mean.all() <= 0) return mean;
   const double factor = 1 + mean.longer / own / mean.all();
   return {.forward = mean.forward * factor,

@@ -13,8 +13,8 @@ struct StepSearch {
   // One plan for each combination of settings except tensor and context axes and the number of
   // devices: the plan that fits of the least estimate, or a faster one than all others; if none
   // fits, the plan that exceeds the memory least. A second plan for each combination with a tensor
-  // axis, and a third one with a context axis. No plans with offload if the same plan fits with
-  // less of it.
+  // axis, and a third one with a context axis. Another one with overlapped sums, if it has these.
+  // No plans with offload if the same plan fits with less of it.
   std::vector<StepPlan> alternatives = {};
   std::optional<StepPlan> best = {};  // the fastest plan that fits
   // If no plan fits: the fastest of the plans that exceed the memory least.
@@ -37,9 +37,10 @@ bool fits_whole(const StepSearch& search);
 // Replaces `best` by the simplest alternative that fits and that is slower than the fastest by at
 // most the share `margin`. Alternatives are ordered from simple to complex: the whole model before
 // pipelines, earlier profiles, less recomputation and less sharding first, then the same with a
-// tensor axis, and then with a context axis. `check`, if not empty, gives a plan that would be
-// chosen its true memory_bytes and lacking_bytes; if the plan then does not fit, the next one is
-// chosen. If none fits, `nearest` becomes the alternative that exceeds the memory least.
+// tensor axis, without and with overlapped sums, and then with a context axis. `check`, if not
+// empty, gives a plan that would be chosen its true memory_bytes and lacking_bytes; if the plan
+// then does not fit, the next one is chosen. If none fits, `nearest` becomes the alternative that
+// exceeds the memory least.
 void prefer_simple(StepSearch& search, double margin,
                    const std::function<void(StepPlan&)>& check = {});
 

@@ -48,51 +48,48 @@ double StepModel::summation_seconds(const StepSettings& settings, int replicas,
   std::iota(ranks.begin(), ranks.end(), 0);
   std::vector<int> spares(problem_.cluster.spares.size());
   std::iota(spares.begin(), spares.end(), problem_.cluster.ranks());
-  const auto bandwidths = links.bandwidths();
-  double seconds = 0;
-  for (const auto& phase : collective_phases({.kind = CollectiveKind::summation,
-                           .bytes = bytes,
-                           .spares = spares,
-                           .sums_on_hosts = true},
-                                             ranks, links)) {
-    double longest = 0;
-    for (const auto& use : phase.uses) {
-      longest = std::max(longest, use.weight / bandwidths[static_cast<size_t>(use.link)]);
-    }
-    seconds += phase.seconds + phase.bytes * longest;
-  }
-  return seconds;
+  return seconds_alone(collective_phases({.kind = CollectiveKind::summation,
+                                          .bytes = bytes,
+                                          .spares = spares,
+                                          .sums_on_hosts = true},
+                                         ranks, links),
+                       links.bandwidths());
 }
 
-PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, size_t end,
-                                    const Place& place, int replicas) const {
-  const auto& shard = shard_of(settings);
-  const auto& profile = shard.profile;
-  const auto& sums = shard.sums;
+double StepModel::scale_of_passes(const StepSettings& settings, size_t begin, size_t end,
+                                  const Place& place) const {
+  const auto& sums = shard_of(settings).sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
-  const double again = settings.recompute ? part(sums.forward) : 0;
-  const double once = part(sums.forward) + again + part(sums.input) + part(sums.weight);
+  const double once = part(sums.forward) + part(sums.input) + part(sums.weight);
   // ZeRO stage 3 waits for the latest replica in each block.
   const double late = (settings.zero_stage == 3 ? part(sums.deviation)
                                                 : std::sqrt(std::max(0.0, part(sums.variance)))) *
                           place.lateness +
                       part(sums.deviation) * place.axis_lateness;
+  return once > 0 ? (once + late) / once * place.slowness : 0;
+}
+
+PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, size_t end,
+                                    const Place& place, int replicas) const {
+  const auto& shard = shard_of(settings);
+  const auto& sums = shard.sums;
+  const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
+  const double again = settings.recompute ? part(sums.forward) : 0;
+  const double scale = scale_of_passes(settings, begin, end, place);
   const int copies = settings.copies(replicas);
-  const double scale = once > 0 ? (once + late) / once * place.slowness : 0;
-  const double on_axis = axis_seconds(settings, place.axis, place.rings, begin, end);
-  const double forward_on_axis =
-      axis_forward_seconds(settings, place.axis, place.rings, begin, end);
+  const auto on_axis = axis_sums(settings, begin, end, place, replicas);
   const double weight = part(sums.weight) * scale;
   const bool splits = splits_backward(settings, begin, end);
   const auto gathered = [&](double pass) {
     return gather(settings, begin, end, place, copies, pass * scale).exposed;
   };
-  return {.forward = part(sums.forward) * scale + forward_on_axis + gathered(part(sums.forward)),
-          .input = (again + part(sums.input)) * scale + on_axis - forward_on_axis +
+  const double once = part(sums.forward) + again + part(sums.input) + part(sums.weight);
+  return {.forward = part(sums.forward) * scale + on_axis.forward + gathered(part(sums.forward)),
+          .input = (again + part(sums.input)) * scale + on_axis.backward +
                    gathered(again + part(sums.input) + part(sums.weight)) +
                    offload_seconds(settings).pass + (splits ? 0 : weight),
           .weight = splits ? weight : 0,
-          .longer = (profile.in_step.first_micro_batch_factor - 1) * once * place.slowness};
+          .longer = (shard.profile.in_step.first_micro_batch_factor - 1) * once * scale};
 }
 
 int StepModel::in_flight(const StepSettings& settings, int used, int replicas) const {
@@ -104,7 +101,7 @@ int StepModel::in_flight(const StepSettings& settings, int used, int replicas) c
 void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
                              const PassSeconds& passes, int used, int replicas) const {
   const int count = micro_batches_[settings.profile];
-  const int own = (count + replicas - 1) / replicas;
+  const int own = own_micro_batches(settings, replicas);
   const double pass = passes.all();
   const auto some = [&](int number) { return std::max(0, number); };
   cost.around = pass;

@@ -17,6 +17,11 @@ std::map<int, std::vector<int>> by_host(const std::vector<int>& ranks, const Clu
   return hosts;
 }
 
+// Whether some of the ranks share a host, and others do not.
+bool has_levels(const std::map<int, std::vector<int>>& hosts, const std::vector<int>& ranks) {
+  return hosts.size() > 1 && hosts.size() < ranks.size();
+}
+
 // The links from which layout::choose() predicts the times of algorithms.
 layout::Links predicted_links(const std::vector<int>& ranks, const ClusterLinks& links,
                               double reduce_per_byte) {
@@ -52,8 +57,7 @@ class AllReduce {
   Phases phases_of(Algorithm algorithm) const {
     if (algorithm == Algorithm::hierarchical) {
       const auto hosts = by_host(ranks_, links_);
-      const bool has_levels = hosts.size() > 1 && hosts.size() < ranks_.size();
-      if (has_levels) return hierarchical(hosts);
+      if (has_levels(hosts, ranks_)) return hierarchical(hosts);
       algorithm = Algorithm::ring;
     }
     return flat(algorithm, ranks_, collective_.bytes);
@@ -128,7 +132,7 @@ Phases reduce_scatter_or_all_gather(const Collective& collective, const std::vec
                                     const ClusterLinks& links) {
   const bool reduces = collective.kind == CollectiveKind::reduce_scatter;
   const auto hosts = by_host(ranks, links);
-  if (hosts.size() == 1 || hosts.size() == ranks.size()) {
+  if (!has_levels(hosts, ranks)) {
     return Rounds(ranks, links, collective.reduce_per_byte).ring(collective.bytes, 1, reduces);
   }
   std::vector<Phases> inside;
@@ -146,9 +150,7 @@ Phases reduce_scatter_or_all_gather(const Collective& collective, const std::vec
 Phases summation_phases(const Collective& collective, const std::vector<int>& ranks,
                         const ClusterLinks& links) {
   const auto hosts = by_host(ranks, links);
-  const bool has_levels =
-      collective.sums_on_hosts && hosts.size() > 1 && hosts.size() < ranks.size();
-  if (!has_levels) {
+  if (!collective.sums_on_hosts || !has_levels(hosts, ranks)) {
     return Rounds(ranks, links, collective.reduce_per_byte)
         .summation(collective.bytes, collective.spares);
   }
@@ -188,6 +190,18 @@ Phases collective_phases(const Collective& collective, const std::vector<int>& r
     default:
       return AllReduce(collective, ranks, links).phases();
   }
+}
+
+double seconds_alone(const Phases& phases, const std::vector<double>& bandwidths) {
+  double seconds = 0;
+  for (const auto& phase : phases) {
+    double slowest = 0;  // seconds per byte
+    for (const auto& use : phase.uses) {
+      slowest = std::max(slowest, use.weight / bandwidths[static_cast<size_t>(use.link)]);
+    }
+    seconds += phase.seconds + phase.bytes * slowest;
+  }
+  return seconds;
 }
 
 Phases together(const std::vector<Phases>& all) {

@@ -56,6 +56,11 @@ std::vector<CollectivePhase> collective_phases(const Collective& collective,
                                                const std::vector<int>& ranks,
                                                const ClusterLinks& links);
 
+// Returns the seconds of phases, one after the other, without other flows on their links.
+// `bandwidths` are ClusterLinks::bandwidths().
+double seconds_alone(const std::vector<CollectivePhase>& phases,
+                     const std::vector<double>& bandwidths);
+
 // Returns phases in which several collectives progress together, phase by phase. Collectives with
 // fewer phases end sooner.
 std::vector<CollectivePhase> together(const std::vector<std::vector<CollectivePhase>>& all);

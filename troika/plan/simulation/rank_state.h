@@ -40,10 +40,12 @@ struct RankState {
   double factor = 1;  // on its times
 };
 
-// pass_is_computed: a pass whose sums over the tensor axis begin now. A collective's phase begins
-// with `phase`; `flow` begins its flow, and phase_ends follows this.
+// pass_is_computed: a pass whose sums over the tensor axis begin now. part_ends: that of a pass
+// that takes turns with another one (ForwardPairs). A collective's phase begins with `phase`;
+// `flow` begins its flow, and phase_ends follows this.
 enum class EventKind {
   pass_is_computed,
+  part_ends,
   pass_ends,
   update_ends,
   message_arrives,
@@ -58,7 +60,7 @@ struct Event {
   uint64_t order = 0;  // among events at the same time
   EventKind kind = EventKind::pass_ends;
   int who = 0;       // a rank, or the group of a collective
-  size_t what = 0;   // the item that takes a message, or the stage of a bucket
+  size_t what = 0;   // the item that takes a message, the stage of a bucket, or Pair::version
   double bytes = 0;  // of a message
   // For the end of a pass and a bucket in it: the time if collectives do not slow the pass.
   double undisturbed = 0;

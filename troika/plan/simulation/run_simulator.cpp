@@ -6,6 +6,7 @@
 #include "troika/base/error.h"
 #include "troika/plan/simulation/disturbed_times.h"
 #include "troika/plan/simulation/event_loop.h"
+#include "troika/plan/simulation/forward_pairs.h"
 #include "troika/plan/simulation/rank_state.h"
 #include "troika/plan/simulation/run_account.h"
 #include "troika/plan/simulation/server_runs.h"
@@ -27,6 +28,7 @@ class Simulator {
         recipes_(run, programs_, links_),
         loop_(links_),
         times_(run),
+        pairs_(programs_, recipes_, queues_, loop_, run.overlap),
         account_(run, programs_) {
     const auto stages = static_cast<size_t>(programs_.stages());
     for (int rank = 0; rank < programs_.ranks(); ++rank) {
@@ -65,6 +67,8 @@ class Simulator {
     switch (event.kind) {
       case EventKind::pass_is_computed:
         return is_put_off(event) ? void() : begin_sums(event.who);
+      case EventKind::part_ends:
+        return end_part(event);
       case EventKind::pass_ends:
         return is_put_off(event) ? void() : end_pass(event.who);
       case EventKind::update_ends:
@@ -174,9 +178,18 @@ class Simulator {
     }
     if (gathers) {
       own.activity = Activity::gathers;
-    } else {
+    } else if (!pairs_.begin(rank, begun, own.seconds)) {
       finish_pass_at(rank, now() + own.seconds);
     }
+  }
+
+  void end_part(const Event& event) {
+    const bool ends_passes = pairs_.end_part(event);
+    begin_next(programs_.computing(event.who).group);
+    if (!ends_passes) return;
+    auto& own = state(event.who);
+    own.slowed = now() - own.begin - own.seconds;  // also by waits
+    end_pass(event.who);
   }
 
   void begin_computing(int rank) {
@@ -317,7 +330,9 @@ class Simulator {
   }
 
   void begin_next(size_t group) {
-    if (queues_[group].begin(now())) push(now(), EventKind::phase, static_cast<int>(group));
+    if (!queues_[group].begin(now())) return;
+    push(now(), EventKind::phase, static_cast<int>(group));
+    pairs_.change(group);
   }
 
   void begin_phase(int group) {
@@ -338,6 +353,7 @@ class Simulator {
     }
     queue.finish(now());
     begin_next(group);
+    pairs_.change(group);
     for (const int rank : members) {
       if (&queue != &queue_of(rank)) {
         if (queue.finished() == state(rank).awaited_sums) end_pass(rank);
@@ -357,8 +373,9 @@ class Simulator {
   const Recipes recipes_;
   EventLoop loop_;
   const DisturbedTimes times_;
-  RunAccount account_;
   std::vector<CollectiveQueue> queues_;  // by group
+  ForwardPairs pairs_;
+  RunAccount account_;
   std::vector<RankState> ranks_;
 };
 }  // namespace

@@ -79,7 +79,8 @@ struct RunSimulation {
 // - ZeRO averages by reduce-scatter (and an all-reduce between groups), steps over its share, and
 //   gathers the parameters after the step (stages 1 and 2) or in each pass (stage 3).
 // - On a tensor axis, a pass computes, then sums over the ranks of its tensor group. So nothing
-//   hides the sums, as in a run, which waits for each of them where its layer ends.
+//   hides the sums, as in a run, which waits for each of them where its layer ends. With
+//   tensor_overlap, each two forward passes take turns at their sums (PairedForward).
 // - With local_steps, parameters are averaged after the step, in the steps that the plan says.
 //
 // A plan without flushes fills its pipeline, makes all steps, and drains; a step of the result ends

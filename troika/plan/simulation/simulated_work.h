@@ -11,6 +11,7 @@
 #include "troika/layout/plan.h"
 #include "troika/layout/plan_places.h"
 #include "troika/layout/schedules/replay.h"
+#include "troika/plan/paired_forward.h"
 
 namespace troika::plan {
 
@@ -65,6 +66,8 @@ struct StageWork {
   std::vector<TensorSums> forward_sums = {};
   std::vector<TensorSums> backward_sums = {};
   bool sums_tokens = false;  // a sum is a reduce-scatter and an all-gather
+  // If two forward passes take turns: the sums of each, and shares of `passes.forward` as seconds.
+  ForwardTurns forward_turns = {};
   // All-gathers over the tensor axis in each backward pass, beside its sums.
   std::vector<TensorSums> backward_gathers = {};
   // The messages of each pass on a context axis, with an entry for each kind of round. Backward
@@ -114,7 +117,7 @@ struct SimulatedRun {
     return stages[stages.size() == 1 ? 0 : static_cast<size_t>(number)];
   }
   // Returns the actions of a step, or without flushes of all steps, with whole backward passes of
-  // the stages that do not split them.
+  // the stages that do not split them. Forward passes that take turns are joined.
   layout::Schedule schedule() const;
   // Whether a step, counted from 0, averages gradients, and whether it averages parameters.
   bool averages_gradients(int step) const;

@@ -109,6 +109,19 @@ class RecipeMaker {
   const std::vector<int> spares_;  // of summation servers
 };
 
+constexpr const char* kSums = "sums";
+
+CollectiveKind kind_of(layout::TensorCollective kind) {
+  switch (kind) {
+    case layout::TensorCollective::gather:
+      return CollectiveKind::all_gather;
+    case layout::TensorCollective::sum_of_tokens:
+      return CollectiveKind::reduce_scatter;
+    default:
+      return CollectiveKind::all_reduce;
+  }
+}
+
 // Makes the collectives of passes among the ranks of a tensor and a context axis.
 class SumMaker {
  public:
@@ -137,13 +150,26 @@ class SumMaker {
   PassSums backward() const {
     return make(work_.backward_sums, work_.backward_gathers, work_.backward_rounds);
   }
+  std::vector<PassTurn> turns() const {
+    std::vector<PassTurn> made;
+    const auto& pass = work_.forward_turns;
+    if (pass.turns.empty()) return made;
+    for (const auto& turn : pass.turns) {
+      made.push_back({.share = turn.seconds,
+                      .recipe = {.name = kSums,
+                                 .bytes = turn.bytes,
+                                 .phases = phases(kind_of(turn.kind), turn.bytes, tensor_)}});
+    }
+    made.push_back({.share = pass.seconds_after});
+    return made;
+  }
 
  private:
   // The collectives take place one after the other, so those of one kind and size form common
   // phases. Groups along one axis have theirs at the same time.
   PassSums make(const std::vector<TensorSums>& sums, const std::vector<TensorSums>& gathers,
                 const std::vector<layout::ContextRounds>& rounds) const {
-    PassSums made{.recipe = {.name = "sums"}};
+    PassSums made{.recipe = {.name = kSums}};
     const std::vector<CollectiveKind> kinds =
         work_.sums_tokens ? std::vector{CollectiveKind::reduce_scatter, CollectiveKind::all_gather}
                           : std::vector{CollectiveKind::all_reduce};
@@ -159,7 +185,7 @@ class SumMaker {
       add_round(made.recipe, round);
       made.recipe.bytes += round.count * round.bytes;
     }
-    for (const auto& phase : made.recipe.phases) made.alone_seconds += seconds_alone(phase);
+    made.alone_seconds = seconds_alone(made.recipe.phases, bandwidths_);
     return made;
   }
 
@@ -185,20 +211,10 @@ class SumMaker {
                          layout::ContextMethod::ring;
     auto made =
         phases(is_ring ? CollectiveKind::shift : CollectiveKind::all_to_all, round.bytes, context_);
-    double alone = 0;
-    for (const auto& phase : made) alone += seconds_alone(phase);
+    const double alone = seconds_alone(made, bandwidths_);
     if (alone == 0) return;
     const double exposed = layout::exposed_seconds(alone, round.beside * slowness_, run_.overlap);
     if (exposed > 0) add(recipe, std::move(made), round.count * exposed / alone);
-  }
-
-  // Without other flows.
-  double seconds_alone(const CollectivePhase& phase) const {
-    double slowest = 0;
-    for (const auto& use : phase.uses) {
-      slowest = std::max(slowest, use.weight / bandwidths_[static_cast<size_t>(use.link)]);
-    }
-    return phase.seconds + phase.bytes * slowest;
   }
 
   const SimulatedRun& run_;
@@ -225,7 +241,7 @@ Recipes::Recipes(const SimulatedRun& run, const RankPrograms& programs, const Cl
       }
       if (computing.index == 0) {
         const SumMaker maker(run, links, programs.groups()[computing.group], work, slowness);
-        sums.push_back({maker.forward(), maker.backward()});
+        sums.push_back({maker.forward(), maker.backward(), maker.turns()});
       }
     }
   }
@@ -240,6 +256,12 @@ const PassSums* Recipes::sums(int rank, const layout::Action& pass) const {
   const auto& all = sums_[static_cast<size_t>(pass.stage)][programs_.computing(rank).number];
   const auto& sums = pass.kind == layout::ActionKind::forward ? all.forward : all.backward;
   return sums.recipe.phases.empty() ? nullptr : &sums;
+}
+
+const std::vector<PassTurn>* Recipes::turns(int rank, const layout::Action& pass) const {
+  if (pass.kind != layout::ActionKind::forward) return nullptr;
+  const auto& sums = sums_[static_cast<size_t>(pass.stage)][programs_.computing(rank).number];
+  return sums.turns.empty() ? nullptr : &sums.turns;
 }
 
 double Recipes::sums_seconds(int rank, const ProgramItem& item) const {
@@ -280,8 +302,7 @@ bool CollectiveQueue::begin(double now) {
 }
 
 double CollectiveQueue::busy(double now) const {
-  const bool runs = !waiting_.empty() && waiting_.front().has_begun;
-  return busy_ + (runs ? now - waiting_.front().began : 0);
+  return busy_ + (runs() ? now - waiting_.front().began : 0);
 }
 
 void CollectiveQueue::finish(double now) {

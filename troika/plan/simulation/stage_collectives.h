@@ -36,6 +36,12 @@ struct PassSums {
   double alone_seconds = 0;  // without other flows on its links
 };
 
+// A part of a forward pass that takes turns with another one.
+struct PassTurn {
+  double share = 0;    // of what the pass computes
+  Recipe recipe = {};  // of the collective at its end; without phases for the last part
+};
+
 // The recipes of all ranks.
 class Recipes {
  public:
@@ -47,12 +53,15 @@ class Recipes {
   // Returns the collective of a rank's pass on the tensor and the context axis; null if the pass
   // has none.
   const PassSums* sums(int rank, const layout::Action& pass) const;
+  // Returns the parts of a rank's forward pass; null if it does not take turns.
+  const std::vector<PassTurn>* turns(int rank, const layout::Action& pass) const;
   // Returns the seconds of the sums of an item's passes, without other flows on their links.
   double sums_seconds(int rank, const ProgramItem& item) const;
 
  private:
   struct StageSums {
     PassSums forward, backward;
+    std::vector<PassTurn> turns;  // of forward passes, if they take turns
   };
   const RankPrograms& programs_;
   // By stage, and by RankPrograms::Member::number.
@@ -90,6 +99,7 @@ class CollectiveQueue {
   bool begin(double now);
   // Returns the seconds during which collectives have run.
   double busy(double now) const;
+  bool runs() const { return !waiting_.empty() && waiting_.front().has_begun; }
   // Returns the number of collectives that have ended.
   size_t finished() const { return finished_; }
 

@@ -84,8 +84,8 @@ class StageMaker {
       : plan_(plan), options_(options) {}
 
   // `input_bytes` and `output_bytes` are the sizes of one sample's message from the previous stage
-  // and to the next one, `replicas` is the number of ranks that run the stage.
-  StageWork make(Blocks blocks, double input_bytes, double output_bytes, int replicas,
+  // and to the next one, `place` is the stage's on the pipeline axis.
+  StageWork make(Blocks blocks, double input_bytes, double output_bytes, int place,
                  const Profile& profile) const {
     const auto segments = layout::recompute_plan(plan_.recompute, blocks.size());
     double again = 0;
@@ -95,7 +95,7 @@ class StageMaker {
     // Recomputation comes before the input part of the backward pass.
     const double inputs = sum(blocks, &ProfiledBlock::backward_input) + again;
     const double weights = sum(blocks, &ProfiledBlock::backward_weight);
-    const double late = lateness(blocks, replicas) * first_micro_batch(profile);
+    const double late = lateness(blocks, plan_.mesh.replicas(place)) * first_micro_batch(profile);
     StageWork work;
     work.passes = {.forward = seconds(sum(blocks, &ProfiledBlock::forward)) * late,
                    .backward_input = seconds(inputs) * late,
@@ -109,7 +109,7 @@ class StageMaker {
     }
     work.gather_seconds = profile.gather_seconds(work.parameter_bytes);
     add_buckets(work, blocks, segments);
-    add_states(work, blocks, replicas, profile);
+    add_states(work, blocks, place, profile);
     add_activations(work, blocks, segments);
     work.input_bytes = input_bytes * options_.samples;
     const ReceiveBuffers taken(work.input_bytes, 1), gradients(work.output_bytes, 1);
@@ -202,11 +202,9 @@ class StageMaker {
     }
   }
 
-  void add_states(StageWork& work, Blocks blocks, int replicas, const Profile& profile) const {
+  void add_states(StageWork& work, Blocks blocks, int place, const Profile& profile) const {
     const auto& exchange = plan_.exchange;
-    const bool is_shared = exchange.method == ExchangeMethod::zero;
-    const auto of_group = exchange.zero_group > 0 ? exchange.zero_group : replicas * parts();
-    const auto ranks = is_shared ? of_group : 1;
+    const auto ranks = plan_.sharing_ranks(place);
     double fixed_bytes = 0;
     for (const auto& block : blocks) fixed_bytes += block.in_stage.fixed_bytes;
     work.resident_bytes = states_of(work.parameter_bytes, fixed_bytes,
@@ -216,18 +214,15 @@ class StageMaker {
                               .sum();
     const bool is_pipeline = plan_.schedule != layout::kOneStageSchedule;
     // Replicas keep buffers for the average.
-    if (is_pipeline && !plan_.is_asynchronous() && replicas * parts() == 1) {
+    if (is_pipeline && !plan_.is_asynchronous() && plan_.mesh.replicas(place) * parts() == 1) {
       work.gradient_bytes = work.parameter_bytes;
       work.resident_bytes -= work.gradient_bytes;
     }
     work.resident_bytes +=
         options_.samples * batch_bytes({.is_pipeline = is_pipeline,
-                                        .micro_batches = static_cast<double>(plan_.micro_batches)},
+                                        .micro_batches = static_cast<double>(plan_.micro_batches),
+                                        .together = plan_.stages.tensor_overlap ? 2.0 : 1.0},
                                        profile.in_step.batches);
-    if (plan_.stages.tensor_overlap) {
-      work.resident_bytes +=
-          options_.samples * profile.in_step.batches.bytes;  // of the second pass
-    }
     if (ranks == 1) return;
     std::vector<double> of_blocks;
     for (const auto& block : blocks) of_blocks.push_back(block.parameter_bytes);
@@ -291,12 +286,26 @@ class StageMaker {
     };
     work.sums_tokens = plan_.stages.sequence_parallel;
     add_forward(work.forward_sums, blocks);
+    if (plan_.stages.tensor_overlap) add_turns(work.forward_turns, blocks);
     for (const auto& segment : segments) add_forward(work.backward_sums, part_of(blocks, segment));
     for (const auto& block : blocks) {
       if (!block.tensor) continue;
       const double bytes = block.tensor->sum_bytes * options_.samples;
       add(work.backward_sums, block.tensor->backward_sums, bytes);
       if (work.sums_tokens) add(work.backward_gathers, block.tensor->backward_gathers, bytes);
+    }
+  }
+
+  void add_turns(ForwardTurns& pass, Blocks blocks) const {
+    for (const auto& block : blocks) {
+      pass.add(block, plan_.mesh.size(layout::Axis::tensor), plan_.stages.sequence_parallel);
+    }
+    const double all = pass.seconds();
+    const double scale = all > 0 ? 1 / all : 0;
+    pass.seconds_after *= scale;
+    for (auto& turn : pass.turns) {
+      turn.seconds *= scale;
+      turn.bytes *= options_.samples;
     }
   }
 
@@ -365,9 +374,9 @@ std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan
   std::vector<StageWork> all;
   size_t begin = 0;
   for (const size_t end : ends) {
-    const int replicas = plan.mesh.replicas(inventory.rank(static_cast<int>(all.size())));
+    const int place = inventory.rank(static_cast<int>(all.size()));
     all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
-                             replicas, profile));
+                             place, profile));
     all.back().splits_backward = !recomputes && backward.splits(begin, end);
     begin = end;
   }

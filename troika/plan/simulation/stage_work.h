@@ -38,6 +38,7 @@ struct StageWorkOptions {
 //   where it takes most, when the activations of later blocks are freed.
 // - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its
 //   passes waits for the latest rank in each block.
+//   With tensor_overlap, the sums of a forward pass have places in it (layout::forward_turns()).
 // - On a context axis, a rank has its part of the tokens (layout::context_shard()). The ranks of
 //   the axis wait for each other as those of a tensor axis do.
 // - Stages split backward passes as SplitBackward says.

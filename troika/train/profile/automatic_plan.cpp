@@ -85,13 +85,13 @@ layout::Plan example_of(const StepSettings& settings, layout::StageWeights weigh
   if (settings.sums) plan.exchange.method = layout::ExchangeMethod::summation;
   plan.mesh = layout::Mesh(layout::Axis::data, ranks);
   if (const auto& axes = settings.axes; axes.ranks() > 1) {
-    const bool is_one = settings.family == StepFamily::one_stage;
-    if (!is_one || settings.zero_stage > 0)
-      plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
+    const bool is_pipeline = settings.family != StepFamily::one_stage || settings.zero_stage > 0;
+    if (is_pipeline) plan.schedule = plan::schedule_name(StepFamily::pipeline, weights);
     std::string mesh = "data=-1";
     if (axes.context > 1) mesh += fmt::format(" context={}", axes.context);
     if (axes.tensor > 1) mesh += fmt::format(" tensor={}", axes.tensor);
     plan.mesh = layout::Mesh::parse(mesh, ranks);
+    plan.stages.tensor_overlap = settings.tensor_overlap;
     return plan;
   }
   if (settings.family == StepFamily::one_stage) return plan;

@@ -26,6 +26,7 @@ std::string savers(const plan::StepModel& model, const StepPlan& plan) {
                           model.problem().profiles[plan.settings.profile].precision,
                           model.problem().profiles[plan.settings.profile].micro_batch);
   if (plan.settings.axes.sequence) text += ", sequence parallelism";
+  if (plan.settings.tensor_overlap) text += ", overlapped sums";
   if (plan.settings.recompute) text += ", recomputation";
   if (plan.settings.zero_stage > 0) text += fmt::format(", ZeRO {}", plan.settings.zero_stage);
   if (plan.settings.offloads_activations) text += ", activations offloaded";
@@ -85,6 +86,7 @@ std::vector<std::pair<std::string, double>> phases_of(const AutomaticPlan& autom
     optimizer += bytes / shards / profile.optimizer_bytes_per_second;
   }
   const double rest = chosen.seconds - count * (forward + backward) - optimizer;
+  if (chosen.settings.tensor_overlap) forward *= 2;  // both are one phase of a run
   return {{"forward", forward},
           {"backward", backward},
           {"exposed_communication", std::max(0.0, rest)},
