@@ -6,6 +6,7 @@
 #include "tests/plan/cut_runs.h"
 #include "tests/plan/random_chains.h"
 #include "tests/plan/step_problem.h"
+#include "tests/support/errors.h"
 #include "troika/plan/search/step_layout.h"
 
 namespace troika::plan {
@@ -71,6 +72,16 @@ TEST(TensorOverlap, WaitsForSumsThatTakeLonger) {
 TEST(TensorOverlap, AnOddLastPassRunsAlone) {
   EXPECT_NEAR(simulate_run(three_parts(1, 3)).seconds, 12 + 6 + 2, 1e-9);
   EXPECT_NEAR(simulate_run(three_parts(3, 4)).seconds, 16 + 16, 1e-9);
+}
+
+TEST(TensorOverlap, PipelinesAreNotSimulated) {
+  auto run = three_parts(1, 2);
+  run.plan.mesh = layout::Mesh::parse("pipeline=2 tensor=2");
+  run.plan.schedule = "gpipe";
+  run.cluster = hosts(1, 4);
+  EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
+               "[plan] mesh.tensor_overlap of a simulation; got true with mesh.axes pipeline=2 "
+               "tensor=2, expected false, or no pipeline axis");
 }
 
 // A second of a sum adds 1 - overlap to the part beside it.

@@ -18,6 +18,7 @@
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/nn/zoo.h"
+#include "troika/train/run/run_group.h"
 #include "troika/train/trainer.h"
 
 namespace troika::train {
@@ -126,7 +127,7 @@ class PipelinedRuns : public testing::Test {
     const auto folder = folder_ / fmt::format("{}", ++runs_);
     if (options.run.folder == TrainOptions().run.folder) options.run.folder = folder.string();
     PipelineCourse course;
-    comm::local::run(ranks, [&](const comm::Group& world) {
+    const auto train = [&](const comm::Group& world) {
       Task task(make_sized_model(model));
       Trainer trainer(options, world);
       if (around) around(trainer, task);
@@ -145,7 +146,8 @@ class PipelinedRuns : public testing::Test {
       world.broadcast(first, 0);
       EXPECT_TRUE(first.equal(numbers)) << world.rank();
       if (world.rank() == 0) course = {summary, csv_rows(trainer.folder()), state};
-    });
+    };
+    comm::local::run(ranks, train, world_options(options).group);
     return course;
   }
 
