@@ -12,10 +12,7 @@ namespace {
 
 class OverlapRun : public CheckpointedRuns {
  protected:
-  OverlapRun() {
-    options_.trainer.max_epochs = 1;
-    options_.comm.algorithm = "ring";  // whatever the links measure
-  }
+  OverlapRun() { options_.trainer.max_epochs = 1; }
 
   TrainOptions cut(int64_t micro_batches, bool overlaps = true) const {
     auto options = accumulating(micro_batches);
@@ -73,6 +70,7 @@ TEST_F(OverlapRun, EqualsOneProcessAndHasTheBitsOfRunsWithout) {
       options.mesh.sequence_parallel = of.sequence;
       options.trainer.recompute = of.recompute;
       options.trainer.precision = of.precision;
+      options.comm.algorithm = "ring";  // whatever the links measure
       return fit(options, layout::Mesh::parse(of.axes).ranks(), of.model);
     };
     const auto what = of.model + " on " + of.axes + ", " + of.precision + ", " + of.recompute;
