@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -156,7 +157,8 @@ pid_t in_child(const Body& body) {
   if (pid != 0) return pid;
   try {
     body();
-  } catch (...) {
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "a child ended with: %s\n", error.what());
     ::_exit(1);
   }
   ::_exit(0);

@@ -84,9 +84,8 @@ std::string why_unreachable(const net::DialFailure& failure) {
              : failure.detail;
 }
 
-// Returns the server's answer to a hello; nullopt if a relay's connection ends before.
-std::optional<Frame> await_word(const Target& target, Line& line, bool is_relay,
-                                Deadline deadline) {
+// Returns the server's answer to a hello; nullopt if the connection ends before, where it may.
+std::optional<Frame> await_word(const Target& target, Line& line, bool may_end, Deadline deadline) {
   const auto lost = [](const std::string& reason) {
     return Error("cluster", ErrorKind::peer,
                  {.what = "rank 0 was lost before all ranks had arrived", .got = reason});
@@ -95,7 +94,7 @@ std::optional<Frame> await_word(const Target& target, Line& line, bool is_relay,
     const auto frame = line.next(deadline);
     if (!frame) {
       if (const auto end = line.ended()) {
-        if (is_relay) return std::nullopt;
+        if (may_end) return std::nullopt;
         throw lost(*end);
       }
       if (!deadline.passed()) continue;
@@ -162,13 +161,13 @@ class Joining {
       pause = std::min(pause * 2, kLongestPause);
     }
   }
-  // Returns nullopt if a relay's connection ends before the answer.
-  std::optional<Frame> ask(Line& line, Manner manner, bool is_relay = false) const {
+  // Returns nullopt if the connection ends before the answer, where it may.
+  std::optional<Frame> ask(Line& line, Manner manner, bool may_end = false) const {
     line.post(hello_of(entrance_.environment, target_, manner, deadline_));
-    return await(line, is_relay);
+    return await(line, may_end);
   }
-  std::optional<Frame> await(Line& line, bool is_relay = false) const {
-    return await_word(target_, line, is_relay, verdict_time_);
+  std::optional<Frame> await(Line& line, bool may_end = false) const {
+    return await_word(target_, line, may_end, verdict_time_);
   }
 
  private:
@@ -191,32 +190,43 @@ Joined join_through(const Entrance& entrance, const Joining& joining, std::uniqu
   const bool is_there = !line->go_to(word.key, {"127.0.0.1", static_cast<int>(word.number)},
                                      role_key(entrance.secret, Role::relay),
                                      std::min(deadline, Deadline::after(kGreetingTime)));
-  if (is_there) {
-    if (const auto welcome = joining.ask(*line, {}, true)) {
-      return {std::move(line), rank, welcome->value};
-    }
+  if (!is_there) {
+    const auto welcome = joining.ask(*line, {.direct = true}).value();
+    return {std::move(line), 0, welcome.value};
+  }
+  if (const auto welcome = joining.ask(*line, {}, true)) {
+    return {std::move(line), rank, welcome->value};
+  }
+  // Rank 0 may have ended the run because the relay was lost, and be gone already.
+  const auto is_server_there = [&] {
     try {
       joining.reach_server(*line, false);
+      return true;
     } catch (const Error&) {
-      // Rank 0 has ended the run because the relay was lost.
-      throw Error("cluster", ErrorKind::peer,
-                  {.what = fmt::format("rank {} was lost before all ranks had arrived", rank),
-                   .got = "its connection closed"});
+      return false;
+    }
+  };
+  if (is_server_there()) {
+    if (const auto welcome = joining.ask(*line, {.direct = true}, true)) {
+      return {std::move(line), 0, welcome->value};
     }
   }
-  const auto welcome = joining.ask(*line, {.direct = true}).value();
-  return {std::move(line), 0, welcome.value};
+  throw Error("cluster", ErrorKind::peer,
+              {.what = fmt::format("rank {} was lost before all ranks had arrived", rank),
+               .got = "its connection closed"});
 }
 
 }  // namespace
 
-Joined join_run(const Entrance& entrance, Deadline deadline) {
+std::unique_ptr<Line> make_line(const Entrance& entrance) {
+  return std::make_unique<Line>(Line::Options{.server = listener_name(Role::ranks, entrance.port),
+                                              .world_size = entrance.environment.world_size,
+                                              .may_relay = can_relay(entrance)},
+                                entrance.secret);
+}
+
+Joined join_run(const Entrance& entrance, std::unique_ptr<Line> line, Deadline deadline) {
   const Joining joining(entrance, deadline);
-  auto line =
-      std::make_unique<Line>(Line::Options{.server = listener_name(Role::ranks, entrance.port),
-                                           .world_size = entrance.environment.world_size,
-                                           .may_relay = can_relay(entrance)},
-                             entrance.secret);
   joining.reach_server(*line, true);
   const Frame word = joining.ask(*line, {.relay_port = line->relay_port()}).value();
   if (word.message == Message::relay) {

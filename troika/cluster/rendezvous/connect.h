@@ -27,10 +27,15 @@ struct Joined {
   std::string relays;  // which rank relays for which ranks, in pack_answers() format
 };
 
-// Retries until the server is up. Returns once the server has welcomed this rank, after all ranks
-// have arrived. Throws the server's refusal, or an Error with the cause. Another program, no answer
-// or another secret are reported within seconds; an unreachable server is reported on the deadline.
-Joined join_run(const Entrance& entrance, Deadline deadline);
+// Makes the line of a joining rank, which is not connected yet. It has all of its descriptors but
+// that of the connection.
+std::unique_ptr<Line> make_line(const Entrance& entrance);
+
+// Connects the line. Retries until the server is up. Returns once the server has welcomed this
+// rank, after all ranks have arrived. Throws the server's refusal, or an Error with the cause.
+// Another program, no answer or another secret are reported within seconds; an unreachable server
+// is reported on the deadline.
+Joined join_run(const Entrance& entrance, std::unique_ptr<Line> line, Deadline deadline);
 
 // Reconnects a rank whose relay has ended directly to rank 0's server. Returns which rank relays
 // for which ranks. Throws like join_run(), but on the first failure.

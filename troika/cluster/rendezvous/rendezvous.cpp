@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -55,17 +56,22 @@ std::shared_ptr<Rendezvous> Rendezvous::join(const Environment& environment,
   }
   const std::string& name = environment.master_address;
   Entrance entrance{environment, secret, name, environment.master_port, rules};
-  std::unique_ptr<RendezvousServer> server;
+  std::optional<Listening> here;
   if (environment.rank == 0) {
     require_descriptors(environment, rules);
-    Listening here = listen_for(alone ? "127.0.0.1" : name, entrance.port);
-    entrance.address = here.address;
-    entrance.port = here.port;
-    Roster roster(environment.world_size, environment.run_id,
-                  fmt::format("{}:{}", name, here.port));
-    server = std::make_unique<RendezvousServer>(std::move(here), secret, std::move(roster), rules);
+    here = listen_for(alone ? "127.0.0.1" : name, entrance.port);
+    entrance.address = here->address;
+    entrance.port = here->port;
   }
-  Joined joined = join_run(entrance, deadline);
+  // Comes before the server, because the connections of other ranks may take all descriptors.
+  auto line = make_line(entrance);
+  std::unique_ptr<RendezvousServer> server;
+  if (here) {
+    Roster roster(environment.world_size, environment.run_id,
+                  fmt::format("{}:{}", name, here->port));
+    server = std::make_unique<RendezvousServer>(*std::move(here), secret, std::move(roster), rules);
+  }
+  Joined joined = join_run(entrance, std::move(line), deadline);
   return std::shared_ptr<Rendezvous>(new Rendezvous(std::make_unique<ServerConnection>(
       std::move(server), std::move(entrance), std::move(joined))));
 }
