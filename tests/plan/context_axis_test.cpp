@@ -39,21 +39,7 @@ Profile blocks_of_tokens() {
 }
 
 Profile cut_twice() {
-  auto profile = blocks_of_tokens();
-  for (auto& block : profile.blocks) {
-    block.tensor = layout::TensorCut{.units = 4,
-                                     .tokens = 24,
-                                     .time_share = 0.75,
-                                     .parameter_share = 0.8,
-                                     .saved_share = 0.5,
-                                     .token_time_share = 0.25,
-                                     .token_saved_share = 0.5,
-                                     .forward_sums = 2,
-                                     .backward_sums = 3,
-                                     .backward_gathers = 1,
-                                     .sum_bytes = 80};
-  }
-  return profile;
+  return with_tensor_cuts(blocks_of_tokens(), 24);
 }
 
 layout::Plan context_plan(const std::string& mesh, std::string schedule = "one_stage",

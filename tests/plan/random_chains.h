@@ -1,6 +1,8 @@
 // Random models and clusters, and a search that tries every plan of Troika's cost model.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -189,8 +191,8 @@ class AllPlans {
              ++zero) {
           settings_ = {.recompute = recompute, .zero_stage = zero, .family = family};
           add_axes();
-          settings_.tensor_overlap = family == StepFamily::one_stage && zero == 0;
-          if (settings_.tensor_overlap) add_axes();
+          settings_.tensor_overlap = true;
+          add_axes();
         }
       }
     }
@@ -223,8 +225,9 @@ class AllPlans {
     if (settings_.tensor_overlap && (axes.tensor == 1 || axes.context > 1)) return;
     const int most = model_.problem().cluster.ranks() / axes.ranks();
     for (int groups = 1; groups <= most; ++groups) {
-      if (settings_.tensor_overlap && model_.micro_batches(0) < 2 * groups) continue;
       settings_.devices = groups * axes.ranks();
+      if (const auto& allows = model_.problem().allows; allows && !allows(settings_, false))
+        continue;
       add_stages({}, 0, groups);
     }
   }
@@ -252,7 +255,7 @@ class AllPlans {
       if (!may_differ && !is_equal) return false;
       all_equal = all_equal && is_equal;
     }
-    return !all_equal || model_.shares_evenly(settings_.profile, stages.front().replicas);
+    return !all_equal || model_.shares_evenly(settings_, stages.front().replicas);
   }
   void price(const std::vector<StepStage>& stages) {
     if (!is_allowed(stages)) return;
@@ -289,5 +292,21 @@ class AllPlans {
   double least_estimate_ = std::numeric_limits<double>::infinity();
   double estimated_ = std::numeric_limits<double>::infinity();  // the time of its plan
 };
+
+// Compares the search with all plans. Returns whether one fits.
+inline bool is_the_least(const StepModel& model, const StepSearch& found, const AllPlans& all) {
+  const bool fits = all.fastest < 1e300;
+  EXPECT_EQ(found.best.has_value(), fits);
+  EXPECT_EQ(found.nearest.has_value(), !fits);
+  EXPECT_TRUE(found.is_exact);
+  const auto& plan = fits ? *found.best : *found.nearest;
+  EXPECT_NEAR(plan.seconds, fits ? all.fastest : all.fastest_lacking, 1e-9 * (1 + plan.seconds));
+  if (!fits) {
+    EXPECT_NEAR(plan.lacking_bytes, all.least_lack, 1e-9);
+  }
+  EXPECT_LE(found.lower_bound, plan.seconds * (1 + 1e-9));
+  EXPECT_LE(model.lower_bound(), plan.seconds * (1 + 1e-9));
+  return fits;
+}
 
 }  // namespace troika::plan

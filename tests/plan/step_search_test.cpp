@@ -13,22 +13,6 @@
 namespace troika::plan {
 namespace {
 
-// Compares the search with all plans. Returns whether one fits.
-bool is_the_least(const StepModel& model, const StepSearch& found, const AllPlans& all) {
-  const bool fits = all.fastest < 1e300;
-  EXPECT_EQ(found.best.has_value(), fits);
-  EXPECT_EQ(found.nearest.has_value(), !fits);
-  EXPECT_TRUE(found.is_exact);
-  const auto& plan = fits ? *found.best : *found.nearest;
-  EXPECT_NEAR(plan.seconds, fits ? all.fastest : all.fastest_lacking, 1e-9 * (1 + plan.seconds));
-  if (!fits) {
-    EXPECT_NEAR(plan.lacking_bytes, all.least_lack, 1e-9);
-  }
-  EXPECT_LE(found.lower_bound, plan.seconds * (1 + 1e-9));
-  EXPECT_LE(model.lower_bound(), plan.seconds * (1 + 1e-9));
-  return fits;
-}
-
 TEST(StepSearch, IsTheLeastOfAllPlansOfRandomChains) {
   int infeasible = 0, decided_by_replays = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {

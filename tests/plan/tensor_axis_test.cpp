@@ -16,23 +16,8 @@ using layout::Cluster;
 using layout::Mesh;
 using layout::Profile;
 
-// Four blocks of which a tensor axis cuts 3/4 of the time, half of the saved bytes and 0.8 of the
-// parameters; sequence parallelism divides the rest of both times and saved bytes.
 Profile cut_blocks() {
-  auto profile = equal_blocks();
-  for (auto& block : profile.blocks) {
-    block.tensor = layout::TensorCut{.units = 4,
-                                     .time_share = 0.75,
-                                     .parameter_share = 0.8,
-                                     .saved_share = 0.5,
-                                     .token_time_share = 0.25,
-                                     .token_saved_share = 0.5,
-                                     .forward_sums = 2,
-                                     .backward_sums = 3,
-                                     .backward_gathers = 1,
-                                     .sum_bytes = 80};
-  }
-  return profile;
+  return with_tensor_cuts(equal_blocks(), 0);
 }
 
 layout::Plan tensor_plan(const std::string& mesh, std::string schedule, int micro_batches,

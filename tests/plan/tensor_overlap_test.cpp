@@ -1,13 +1,7 @@
-// Forward passes that take turns over a tensor axis: steps against times computed by hand, and the
-// search against the simulation.
-#include <fmt/format.h>
+// Forward passes that take turns over a tensor axis: steps against times computed by hand.
 #include <gmock/gmock.h>
 
 #include "tests/plan/cut_runs.h"
-#include "tests/plan/random_chains.h"
-#include "tests/plan/step_problem.h"
-#include "tests/support/errors.h"
-#include "troika/plan/search/step_layout.h"
 
 namespace troika::plan {
 namespace {
@@ -74,14 +68,69 @@ TEST(TensorOverlap, AnOddLastPassRunsAlone) {
   EXPECT_NEAR(simulate_run(three_parts(3, 4)).seconds, 16 + 16, 1e-9);
 }
 
-TEST(TensorOverlap, PipelinesAreNotSimulated) {
-  auto run = three_parts(1, 2);
+// Two stages of three parts with sums of 1 s, and messages of half a second.
+SimulatedRun two_stages(const std::string& schedule, int micro_batches) {
+  auto run = three_parts(1, micro_batches);
   run.plan.mesh = layout::Mesh::parse("pipeline=2 tensor=2");
-  run.plan.schedule = "gpipe";
-  run.cluster = hosts(1, 4);
-  EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
-               "[plan] mesh.tensor_overlap of a simulation; got true with mesh.axes pipeline=2 "
-               "tensor=2, expected false, or no pipeline axis");
+  run.plan.schedule = schedule;
+  run.cluster = hosts(2, 2);
+  run.cluster.group = {.latency = 0, .bandwidth = 100};
+  run.cluster.network = {.latency = 0, .bandwidth = 200};
+  run.stages.push_back(run.stages.front());
+  run.stages[0].output_bytes = 50;  // of both ranks of a host, over its port
+  run.stages[1].input_bytes = 50;
+  for (auto& stage : run.stages) stage.activation_bytes = 1000;
+  return run;
+}
+
+// The second stage has both inputs of its pair from 12 s to 25 s, after 1 s for the messages. The
+// third micro-batch leaves the first stage after 20 s, and begins after the pair, at 25 s.
+TEST(TensorOverlap, PipelinesPassPairsOn) {
+  auto run = two_stages("gpipe", 3);
+  run.records_trace = true;
+  const auto simulation = simulate_run(run);
+  EXPECT_NEAR(simulation.seconds, 25 + 8 + 3 * 0.5, 1e-9) << "with the gradients' way back";
+  std::vector<std::string> passes;
+  std::vector<double> begins;
+  for (const auto& span : simulation.spans) {
+    if (span.rank != 2 || std::string(span.track) != "passes") continue;
+    passes.push_back(span.name);
+    begins.push_back(span.begin);
+  }
+  EXPECT_THAT(passes, testing::ElementsAre("1F0+1F1", "1F2", "1B2", "1B1", "1B0"));
+  EXPECT_THAT(begins,
+              testing::Pointwise(testing::DoubleNear(1e-9), {13.0, 25.0, 33.0, 33.0, 33.0}));
+}
+
+// 1f1b has two pairs on the first stage and one on the last one at a time.
+TEST(TensorOverlap, PipelinesKeepTheActivationsOfPairs) {
+  auto run = two_stages("1f1b", 8);
+  for (auto& stage : run.stages) stage.output_bytes = stage.input_bytes = 0;
+  const auto simulation = simulate_run(run);
+  EXPECT_EQ(simulation.ranks[0].peak_bytes, 4 * 1000);
+  EXPECT_EQ(simulation.ranks[2].peak_bytes, 2 * 1000);
+}
+
+TEST(TensorOverlap, EveryScheduleOfARunIsSimulated) {
+  for (const std::string name : {"naive", "gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2",
+                                 "zb-v", "v-half", "v-min", "dualpipe-v"}) {
+    auto profile = equal_blocks();
+    for (auto& block : profile.blocks) {
+      block.tensor =
+          layout::TensorCut{.units = 4, .time_share = 0.75, .forward_sums = 2, .sum_bytes = 80};
+    }
+    auto plan = overlapped_plan(8);
+    plan.mesh = layout::Mesh::parse("pipeline=2 tensor=2");
+    plan.schedule = name;
+    auto run = run_of(profile, plan, hosts(1, 4));
+    run.records_trace = true;
+    int pairs = 0;
+    for (const auto& span : simulate_run(run).spans) {
+      const bool is_pass = std::string(span.track) == "passes";
+      pairs += is_pass && span.name.find("+") != std::string::npos ? 1 : 0;
+    }
+    EXPECT_EQ(pairs, 4 * static_cast<int>(run.stages.size()) * 2) << name;
+  }
 }
 
 // A second of a sum adds 1 - overlap to the part beside it.
@@ -133,99 +182,6 @@ TEST(TensorOverlap, PlacesSumsInThePass) {
   EXPECT_THAT(kinds,
               testing::ElementsAre(TensorCollective::gather, TensorCollective::sum_of_tokens,
                                    TensorCollective::gather, TensorCollective::sum_of_tokens));
-}
-
-// A problem with blocks that a tensor axis cuts, on one or two groups of devices. Averages of
-// gradients, which both price differently, take no time.
-StepProblem random_overlap(Draws& draws, int groups, int tensor) {
-  auto problem = with_cuts(random_problem(draws), draws);
-  problem.straight = false;
-  problem.memory_bytes.reset();
-  problem.cluster.hosts.clear();
-  problem.cluster.devices.clear();
-  for (int i = 0; i < groups; ++i) {
-    problem.cluster.hosts.push_back(std::to_string(i));
-    problem.cluster.devices.push_back(
-        {.host = i, .count = tensor, .flops = draws.from(3, 5) * 1.0});
-  }
-  auto& profile = problem.profiles[0];
-  profile.in_step = {.overlap = draws.from(-1, 4) * 0.25,
-                     .first_micro_batch_factor = 1 + draws.from(0, 4) * 0.25,
-                     .batches = {.bytes = draws.from(0, 9) * 1.0, .prefetched = 2}};
-  for (auto& block : profile.blocks) {
-    if (groups > 1) block.parameter_bytes = 0;
-    if (block.tensor) block.tensor->units = 12;
-  }
-  if (!profile.blocks[0].tensor) profile.blocks[0].tensor = layout::TensorCut{.units = 12};
-  if (!profile.takes_time()) profile.blocks[0].forward = 1;
-  problem.global_batch = groups * draws.from(2, 7);
-  return problem;
-}
-
-TEST(TensorOverlap, SearchAndSimulationTakeTheSameTime) {
-  int hides = 0, counted = 0;
-  for (uint64_t seed = 0; seed < 400; ++seed) {
-    Draws draws(seed);
-    const int groups = draws.from(1, 2), tensor = draws.from(2, 4);
-    const auto problem = random_overlap(draws, groups, tensor);
-    const StepModel model(problem);
-    for (const auto& axes : model.block_axes()) {
-      if (axes.tensor != tensor) continue;
-      for (const bool recompute : {false, true}) {
-        StepSettings settings{.recompute = recompute,
-                              .devices = groups * tensor,
-                              .axes = axes,
-                              .tensor_overlap = true};
-        const std::vector<StepStage> stages{{model.blocks(), groups}};
-        const auto priced = model.price(settings, stages);
-        auto run = run_of(problem.profiles[0], layout_of(model, priced), problem.cluster);
-        run.overlap = problem.profiles[0].in_step.overlap;
-        run.reference_flops = problem.profiles[0].device_flops;
-        const auto simulated = simulate_run(run);
-        SCOPED_TRACE(fmt::format("seed {}, {} groups of {}, sequence {}, recompute {}", seed,
-                                 groups, tensor, axes.sequence, recompute));
-        EXPECT_NEAR(priced.seconds, simulated.seconds, 1e-9 * priced.seconds);
-        EXPECT_NEAR(priced.memory_bytes[0], simulated.ranks[0].peak_bytes,
-                    1e-9 * priced.memory_bytes[0]);
-        EXPECT_LE(model.lower_bound(), priced.seconds * (1 + 1e-9));
-        settings.tensor_overlap = false;
-        const auto without = model.price(settings, stages);
-        EXPECT_GE(priced.memory_bytes[0], without.memory_bytes[0]);
-        hides += priced.seconds < without.seconds * (1 - 1e-9) ? 1 : 0;
-        ++counted;
-      }
-    }
-    ASSERT_FALSE(HasFailure()) << seed;
-  }
-  EXPECT_GT(counted, 400);
-  EXPECT_GT(hides, 100);
-}
-
-// Two micro-batches at once, unless the second one does not fit, or there is only one.
-TEST(TensorOverlap, IsChosenWhereTheSecondPassFits) {
-  auto problem = problem_of({4}, 2, 4);
-  problem.cuts_layers = true;
-  problem.memory_bytes = 1100;  // 1000 for the parameters, 50 for the activations of each
-  problem.profiles[0].blocks[0].tensor = layout::TensorCut{.units = 4,
-                                                           .time_share = 0.75,
-                                                           .parameter_share = 1,
-                                                           .saved_share = 1,
-                                                           .forward_sums = 1,
-                                                           .backward_sums = 1,
-                                                           .sum_bytes = 10};
-  const auto best = [&] {
-    const StepModel model(problem);
-    auto plan = layout_of(model, search_steps(model).best.value());
-    plan.verify();
-    return plan;
-  };
-  EXPECT_TRUE(best().stages.tensor_overlap);
-  EXPECT_THAT(best().text(), testing::HasSubstr("tensor_overlap = true"));
-  problem.memory_bytes = 1099;
-  EXPECT_FALSE(best().stages.tensor_overlap);
-  problem.memory_bytes = 1100;
-  problem.global_batch = 1;
-  EXPECT_FALSE(best().stages.tensor_overlap);
 }
 
 }  // namespace

@@ -223,6 +223,8 @@ TEST_F(SharedPlanRun, HasATensorAxis) {
     expect_runs(found, group, StepFamily::one_stage, 1, asked);
     expect_runs(found, group, StepFamily::pipeline, 0, asked);
     expect_runs(found, group, StepFamily::one_stage, 0, overlapped);
+    expect_runs(found, group, StepFamily::one_stage, 1, overlapped);
+    expect_runs(found, group, StepFamily::pipeline, 0, overlapped);
   });
   options_.optimizer.name = "adamw_8bit";
   comm::local::run(2, [&](const comm::Group& group) {

@@ -98,10 +98,10 @@ class PlanMemory : public testing::TestWithParam<std::string> {
       const double ratio = plan.memory_bytes[i] / expected[i].sum();
       const auto what = fmt::format(
           "{}, {} devices, tensor {}, sequence {}, context {}, zero{}, recompute {}, "
-          "stage {}: {} of {}",
+          "overlap {}, stage {}: {} of {}",
           name(settings.family), settings.devices, settings.axes.tensor, settings.axes.sequence,
-          settings.axes.context, settings.zero_stage, settings.recompute, i, plan.memory_bytes[i],
-          expected[i].sum());
+          settings.axes.context, settings.zero_stage, settings.recompute, settings.tensor_overlap,
+          i, plan.memory_bytes[i], expected[i].sum());
       EXPECT_GT(ratio, 0.97) << what;
       EXPECT_LT(ratio, 1.05) << what;
     }
@@ -149,8 +149,9 @@ INSTANTIATE_TEST_SUITE_P(Models, PlanMemory, testing::Values("mlp", "resnet20", 
 // Plans whose blocks several ranks compute together.
 class SharedPlanMemory : public PlanMemory {
  protected:
-  void compare_all(const plan::StepModel& model, const plan::BlockAxes& axes) const {
-    StepSettings settings{.devices = 2 * axes.ranks(), .axes = axes};
+  void compare_all(const plan::StepModel& model, const plan::BlockAxes& axes,
+                   bool overlaps = false) const {
+    StepSettings settings{.devices = 2 * axes.ranks(), .axes = axes, .tensor_overlap = overlaps};
     for (const bool recompute : {false, true}) {
       settings.recompute = recompute;
       for (const int zero : {0, 1}) {
@@ -159,7 +160,7 @@ class SharedPlanMemory : public PlanMemory {
       }
     }
     settings.zero_stage = 0;
-    for (const auto family : {StepFamily::pipeline, StepFamily::gpipe}) {
+    for (const auto family : {StepFamily::pipeline, StepFamily::zero_bubble, StepFamily::gpipe}) {
       settings.family = family;
       compare_pipelines(model, settings);
     }
@@ -170,7 +171,9 @@ TEST_P(SharedPlanMemory, OfATensorAxisIsNearThatOfTheRun) {
   comm::local::run(1, [&](const comm::Group& group) {
     const auto model = planner(group, 4, 8);
     for (const bool sequence : {false, true}) {
-      compare_all(model, {.tensor = 2, .sequence = sequence});
+      for (const bool overlaps : {false, true}) {
+        compare_all(model, {.tensor = 2, .sequence = sequence}, overlaps);
+      }
     }
   });
 }

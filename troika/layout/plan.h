@@ -234,6 +234,11 @@ const ScheduleRow& row_of(const Plan& plan);
 // that Schedule::verify() refuses.
 Schedule schedule_of(const Plan& plan);
 
+// Returns the same as a run has it: with tensor_overlap, forward passes that take turns start
+// together (join_pairs()), receive their inputs before, and send their outputs after both. Throws
+// the errors of schedule_of().
+Schedule schedule_of_run(const Plan& plan);
+
 // Describes a plan, one line per part. Throws the errors of verify().
 std::string explain(const Plan& plan);
 

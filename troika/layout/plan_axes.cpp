@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "troika/layout/errors/refuse.h"
 #include "troika/layout/plan.h"
+#include "troika/layout/schedules/complete.h"
+#include "troika/layout/schedules/pairs.h"
 
 namespace troika::layout {
 
@@ -33,6 +36,15 @@ void verify_tensor_overlap(const Plan& plan) {
 }
 
 }  // namespace
+
+Schedule schedule_of_run(const Plan& plan) {
+  auto schedule = schedule_of(plan);
+  if (!plan.stages.tensor_overlap) return schedule;
+  if (plan.schedule == kOneStageSchedule) return join_pairs(std::move(schedule));
+  const bool gathers =
+      plan.exchange.method == ExchangeMethod::zero && plan.exchange.zero_stage == 3;
+  return complete(join_pairs(passes_of(schedule)), {}, gathers);
+}
 
 int64_t Plan::sharing_ranks(int place) const {
   if (exchange.method != ExchangeMethod::zero) return 1;

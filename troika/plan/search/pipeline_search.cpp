@@ -25,15 +25,15 @@ void PipelineBound::add(const StepModel& model, const StepSettings& settings, si
         model.least_message(settings, begin, used - previous, previous, stage.replicas);
     if (previous == stage.replicas) {
       // All outputs for this stage, then the last micro-batch's passes and its gradient.
-      worst_ = std::max(worst_, fill_ + own * message.flow + message.latency + pass.forward +
+      worst_ = std::max(worst_, fill_ + own * message.flow + message.latency + pass.last_forward +
                                     backward + message.seconds() + drain_);
     }
-    fill_ += message.seconds();
+    fill_ += message.seconds() + (settings.passes_together() - 1) * message.flow;
     drain_ += message.seconds();
   }
   worst_ = std::max({worst_, fill_ + own * pass.all() + model.exposed(settings, begin, used, stage),
                      fill_ + own * (pass.forward + backward) + drain_});
-  fill_ += pass.forward;
+  fill_ += pass.first_forward;
   drain_ += backward;
 }
 
@@ -64,7 +64,7 @@ void PipelineSearch::extend(const PipelineBound& bound, size_t place, int used) 
   const int left = devices_ - used;
   const bool is_even = model_.has_even_stages(settings_);
   const auto can_be_of_all = [&](int count) {
-    return devices_ % count == 0 && model_.shares_evenly(settings_.profile, count);
+    return devices_ % count == 0 && model_.shares_evenly(settings_, count);
   };
   for (int count = 1; count <= left; ++count) {
     if (is_even && !(stages_.empty() ? can_be_of_all(count) : count == stages_.front().replicas)) {
@@ -103,7 +103,7 @@ void PipelineSearch::add_stage(PipelineBound bound, size_t place, int used,
 
 void PipelineSearch::price() {
   const int replicas = stages_.front().replicas;
-  if (is_even(stages_) && !model_.shares_evenly(settings_.profile, replicas)) return;
+  if (is_even(stages_) && !model_.shares_evenly(settings_, replicas)) return;
   constexpr int kPassesAndMessages = 4;
   effort_.left -= int64_t{kPassesAndMessages} * model_.micro_batches(settings_.profile) *
                   static_cast<int64_t>(stages_.size());

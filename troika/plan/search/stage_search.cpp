@@ -57,6 +57,12 @@ class Search {
     auto found = run();
     return found && !(known && known->seconds < found->seconds) ? found : known;
   }
+  // Returns the fastest one whose stages take about equal times and have equal numbers of replicas.
+  std::optional<StepPlan> fastest_equal(double allowance, double limit) {
+    allowance_ = allowance;
+    limit_ = limit;
+    return fastest_of_equal_stages();
+  }
   // Returns the plan whose worst stage lacks the fewest bytes, if they are fewer than `limit`.
   std::optional<StepPlan> least_lacking(double limit) {
     least_lack_ = true;
@@ -81,7 +87,7 @@ class Search {
     for (const int count : counts_) {
       const auto stages = static_cast<size_t>(devices_ / count);
       const bool is_possible = devices_ % count == 0 && stages > 1 && stages <= places_.size();
-      if (!is_possible || !model_.shares_evenly(settings_.profile, count)) continue;
+      if (!is_possible || !model_.shares_evenly(settings_, count)) continue;
       auto plan =
           model_.estimate(settings_, equal_stages(model_, settings_, places_, stages, count));
       const double limit = best ? best->seconds : limit_;
@@ -180,7 +186,7 @@ class Search {
     if (left > 0 && !least_lack_) find_onward(end, used, count);
     for (const auto& state : states) {
       const bool stays_equal = state.is_equal && (state.replicas == 0 || state.replicas == count);
-      if (left == 0 && stays_equal && !model_.shares_evenly(settings_.profile, count)) continue;
+      if (left == 0 && stays_equal && !model_.shares_evenly(settings_, count)) continue;
       const auto wire =
           state.replicas == 0
               ? model_.before_first(settings_)
@@ -268,6 +274,13 @@ std::optional<StepPlan> fastest_stages(const StepModel& model, const StepSetting
                                        const std::vector<size_t>& places, double allowance,
                                        double limit) {
   return Search(model, settings, places).fastest(allowance, limit);
+}
+
+std::optional<StepPlan> fastest_of_equal_stages(const StepModel& model,
+                                                const StepSettings& settings,
+                                                const std::vector<size_t>& places, double allowance,
+                                                double limit) {
+  return Search(model, settings, places).fastest_equal(allowance, limit);
 }
 
 std::optional<StepPlan> least_lacking_stages(const StepModel& model, const StepSettings& settings,

@@ -17,6 +17,12 @@ namespace troika::plan {
 std::optional<StepPlan> fastest_stages(const StepModel& model, const StepSettings& settings,
                                        const std::vector<size_t>& places, double allowance,
                                        double limit);
+// Returns the same among the plans whose stages take about equal times without sums and have equal
+// numbers of replicas, in much less time. There is one such plan for each number of replicas.
+std::optional<StepPlan> fastest_of_equal_stages(const StepModel& model,
+                                                const StepSettings& settings,
+                                                const std::vector<size_t>& places, double allowance,
+                                                double limit);
 // Returns the plan whose worst stage lacks the fewest bytes, if they are fewer than `limit`.
 std::optional<StepPlan> least_lacking_stages(const StepModel& model, const StepSettings& settings,
                                              const std::vector<size_t>& places, double limit);

@@ -172,8 +172,8 @@ double StepModel::axis_seconds(const StepSettings& settings, const Link& link, c
          part_of_sums(rings.backward, begin, end);
 }
 
-double StepModel::overlapped_sums(const StepSettings& settings, size_t begin, size_t end,
-                                  const Place& place, int replicas) const {
+void StepModel::overlap_sums(AxisSums& sums, const StepSettings& settings, size_t begin, size_t end,
+                             const Place& place, int replicas) const {
   const auto& axes = settings.axes;
   const auto& profile = shard_of(settings).profile;
   ForwardTurns pass;
@@ -190,19 +190,22 @@ double StepModel::overlapped_sums(const StepSettings& settings, size_t begin, si
         return turn.kind == layout::TensorCollective::sum ? 2 * gather : gather;
       },
       profile.in_step.overlap);
-  const double exposed = pair - 2 * pass.seconds() * scale;
-  const double alone = axis_forward_seconds(settings, place.axis, place.rings, begin, end);
-  return (count / 2 * exposed + count % 2 * alone) / count;
+  const double alone = sums.forward;
+  sums.first_forward = pair - 2 * pass.seconds() * scale;
+  sums.last_forward = count % 2 == 1 ? alone : sums.first_forward;
+  sums.forward = (count / 2 * sums.first_forward + count % 2 * alone) / count;
 }
 
 StepModel::AxisSums StepModel::axis_sums(const StepSettings& settings, size_t begin, size_t end,
                                          const Place& place, int replicas) const {
   const double forward = axis_forward_seconds(settings, place.axis, place.rings, begin, end);
   const double all = axis_seconds(settings, place.axis, place.rings, begin, end);
-  return {.forward = settings.tensor_overlap
-                         ? overlapped_sums(settings, begin, end, place, replicas)
-                         : forward,
-          .backward = all - forward};
+  AxisSums sums{.forward = forward,
+                .backward = all - forward,
+                .first_forward = forward,
+                .last_forward = forward};
+  if (settings.tensor_overlap) overlap_sums(sums, settings, begin, end, place, replicas);
+  return sums;
 }
 
 StepModel::AxisSums StepModel::axis_sums(const StepSettings& settings, size_t begin, size_t end,

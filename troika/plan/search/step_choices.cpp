@@ -1,8 +1,5 @@
 #include "troika/plan/search/step_choices.h"
 
-#include "troika/base/error.h"
-#include "troika/plan/search/step_layout.h"
-
 namespace troika::plan {
 
 using layout::StageWeights;
@@ -29,17 +26,6 @@ std::vector<int> device_counts(const StepModel& model, const StepSettings& setti
 AxesKind kind_of(const BlockAxes& axes) {
   if (axes.context > 1) return AxesKind::context;
   return axes.tensor > 1 ? AxesKind::tensor : AxesKind::none;
-}
-
-// Whether a plan of one stage with these settings may have tensor_overlap.
-bool may_overlap(const StepModel& model, const StepSettings& settings) {
-  const StepPlan whole{.settings = settings, .stages = {{model.blocks(), settings.groups()}}};
-  try {
-    layout_of(model, whole).verify();
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 }  // namespace
@@ -76,7 +62,7 @@ std::vector<StepSettings> all_settings(const StepModel& model, AxesKind kind) {
             settings.sums = true;
             all.push_back(settings);
           }
-          if (family == StepFamily::one_stage && zero == 0 && kind == AxesKind::tensor) {
+          if (kind == AxesKind::tensor) {
             settings.tensor_overlap = true;
             all.push_back(settings);
           }
@@ -96,7 +82,6 @@ std::vector<StepSettings> on_devices(const StepModel& model, StepSettings settin
     if (allows && !allows(settings, false)) continue;
     for (const int devices : device_counts(model, settings)) {
       settings.devices = devices;
-      if (settings.tensor_overlap && !may_overlap(model, settings)) continue;
       all.push_back(settings);
     }
   }

@@ -20,7 +20,8 @@ enum class AxesKind {
 inline constexpr std::array kAxesKinds{AxesKind::none, AxesKind::tensor, AxesKind::context};
 
 // Returns all settings apart from the axes of this kind and the number of devices, the simplest
-// first, as far as runs combine them with these axes.
+// first, as far as runs combine them with these axes. Settings with tensor_overlap follow the same
+// ones without it.
 std::vector<StepSettings> all_settings(const StepModel& model, AxesKind kind);
 
 // Returns the settings on all numbers of devices, descending, for each choice of axes of this kind:

@@ -9,8 +9,27 @@
 #include "troika/plan/memory/block_exchange.h"
 #include "troika/plan/memory/message_buffers.h"
 #include "troika/plan/search/step_model.h"
+#include "troika/plan/search/step_order.h"
 
 namespace troika::plan {
+
+namespace {
+
+// `makes_first`: whether a whole backward pass counts the gradients that it makes.
+double bytes_of_pass(const StageBytes& bytes, layout::ActionKind kind, bool makes_first) {
+  switch (kind) {
+    case layout::ActionKind::backward_input:
+      return bytes.most_in_input_part;
+    case layout::ActionKind::backward_weight:
+      return bytes.most_in_weight_part;
+    case layout::ActionKind::backward:
+      return makes_first ? bytes.most_at_first : bytes.most;
+    default:
+      return bytes.most;
+  }
+}
+
+}  // namespace
 
 // As layout::AsynchronousStage::most_versions(); vertical sync has the first stage's delay, which
 // is at most that of a stage without replicas.
@@ -40,41 +59,73 @@ OffloadSeconds StepModel::offload_seconds(const StepSettings& settings) const {
   return seconds;
 }
 
+const std::vector<KeptAtPass>& StepModel::kept_at_passes(const StepSettings& settings,
+                                                         bool is_split, int used,
+                                                         int replicas) const {
+  const int stages = settings.groups() / replicas, own = own_micro_batches(settings, replicas);
+  auto& known = kept_at_passes_[{static_cast<int>(settings.family), is_split ? 1 : 0, stages, own}];
+  if (known.empty()) {
+    const std::vector<StepStage> alike(static_cast<size_t>(stages));
+    for (const auto& actions : step_order(settings, alike, own).ranks) {
+      known.push_back(plan::kept_at_passes(actions, is_split));
+    }
+  }
+  return known[static_cast<size_t>(used / replicas)];
+}
+
 StepModel::KeptPasses StepModel::kept_passes(const StepSettings& settings, size_t begin, size_t end,
                                              int used, int replicas) const {
   const int own = own_micro_batches(settings, replicas);
   const int stages_left = (settings.groups() - used + replicas - 1) / replicas;
   KeptPasses kept{.whole = static_cast<double>(stages_left)};
   if (settings.family == StepFamily::gpipe) kept.whole = own;
-  if (settings.tensor_overlap) kept.whole = 2;
+  if (settings.family == StepFamily::one_stage) kept.whole = settings.passes_together();
   if (settings.family != StepFamily::no_flushes) kept.whole = std::min<double>(kept.whole, own);
   kept.is_split =
       settings.family == StepFamily::zero_bubble && splits_backward(settings, begin, end);
+  if (settings.tensor_overlap && settings.family != StepFamily::one_stage) {
+    kept.at_passes = &kept_at_passes(settings, kept.is_split, used, replicas);
+    double most = 0;
+    for (const auto& pass : *kept.at_passes) {
+      const bool is_weight_part = pass.kind == layout::ActionKind::backward_weight;
+      kept.whole = std::max<double>(kept.whole, pass.whole + (is_weight_part ? 0 : 1));
+      most = std::max<double>(most, pass.whole + pass.weight_parts + 1);
+      kept.gradients = std::max<double>(kept.gradients, pass.weight_parts + 1);
+    }
+    kept.weight_part = most - kept.whole;
+    return kept;
+  }
   if (kept.is_split) {
     const double put_off = used / replicas, left = own - kept.whole;
     kept.weight_part = std::min(put_off, left);
+    kept.gradients = 1 + kept.weight_part;
     kept.runs_weight_part = left >= put_off || kept.whole == 1 || own < stages_left;
   }
   return kept;
 }
 
 // Each stage has the buffers of one message of either kind, as all synchronous schedules, and
-// stages without flushes that have equal numbers of replicas, have (layout::message_edges()). The
-// back end does not copy messages to other hosts.
+// stages without flushes that have equal numbers of replicas, have (layout::message_edges()). With
+// forward passes that take turns, it has those of two inputs, and zb-h1 those of two gradients if
+// there are more pairs than stages. The back end does not copy messages to other hosts.
 double StepModel::message_bytes(const StepSettings& settings, size_t begin, size_t end,
-                                const KeptPasses& kept) const {
+                                int replicas, const KeptPasses& kept) const {
   const auto& [profile, sums, backward] = shard_of(settings);
+  const int own = own_micro_batches(settings, replicas);
   double bytes = 0;
   if (begin > 0) {
-    const ReceiveBuffers inputs(sums.crossing[begin], 1);
+    const ReceiveBuffers inputs(sums.crossing[begin], settings.passes_together());
     const bool stays = profile.blocks[order_[begin]].in_stage.weight_input_bytes > 0;
-    bytes +=
-        inputs.held_with(kept.whole + (stays ? kept.weight_part : 0)) + inputs.of_evaluations();
+    bytes += inputs.held_with(kept.whole + (stays ? kept.weight_part : 0)) +
+             ReceiveBuffers(sums.crossing[begin], 1).of_evaluations();
     if (problem_.cluster.hosts.size() > 1) bytes += sums.crossing[begin];
   }
   if (end < blocks()) {
     const bool stays = profile.blocks[order_[end - 1]].in_stage.weight_output_bytes > 0;
-    bytes += ReceiveBuffers(sums.crossing[end], 1).held_with(1 + (stays ? kept.weight_part : 0));
+    const bool has_two = settings.family == StepFamily::zero_bubble && kept.at_passes &&
+                         own > 2 * (settings.groups() / replicas);
+    const ReceiveBuffers gradients(sums.crossing[end], has_two ? 2 : 1);
+    bytes += gradients.held_with(stays ? kept.gradients : 1);
   }
   return bytes;
 }
@@ -127,7 +178,7 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
     const int servers = hosts > 1 ? hosts : replicas;
     parts.buckets += trained * layout::split_sums(servers, spares).workers.front();
   }
-  parts.buckets += message_bytes(settings, begin, end, kept);
+  parts.buckets += message_bytes(settings, begin, end, replicas, kept);
   if (settings.offloads_activations) {
     parts.activations = sums.most_alone.of(begin, end);
     return parts;
@@ -151,7 +202,15 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
     parts.workspace = own;
     parts.gradients = made;
   };
-  if (kept.is_split) {
+  if (kept.at_passes) {
+    for (const auto& pass : *kept.at_passes) {
+      const bool makes_first = copies == 1 && !pass.has_gradients;
+      const bool has = !makes_first || pass.kind == layout::ActionKind::backward_input;
+      take(pass.whole, pass.weight_parts, bytes_of_pass(bytes, pass.kind, makes_first),
+           has ? gradients : 0);
+    }
+    take(0, 0, 0, gradients);
+  } else if (kept.is_split) {
     take(kept.whole - 1, kept.weight_part, bytes.most_in_input_part, gradients);
     // The first weight part comes before the last forward pass, or after the next input part.
     const double whole = kept.whole - (kept.runs_weight_part ? 1 : 2);

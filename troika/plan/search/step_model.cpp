@@ -173,7 +173,9 @@ StageCost StepModel::stage(const StepSettings& settings, size_t begin, size_t en
                            int replicas) const {
   const auto& place = place_of(settings, used, replicas);
   StageCost cost;
-  add_schedule(cost, settings, pass_seconds(settings, begin, end, place, replicas), used, replicas);
+  const auto sums = axis_sums(settings, begin, end, place, replicas);
+  const auto passes = pass_seconds(settings, begin, end, place, replicas, sums);
+  add_schedule(cost, settings, passes, used, replicas);
   cost.exposed = exposed_seconds(settings, begin, end, place, replicas);
   cost.memory_bytes = stage_memory(settings, begin, end, used, replicas).sum();
   double most = cost.memory_bytes;
@@ -228,10 +230,12 @@ StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, in
     return (sum.back() - sum[begin]) * sums.least_slowness;
   };
   const double again = settings.recompute ? rest(sums.forward) : 0;
-  const double forward =
-      rest(sums.forward) + axis_forward_seconds(settings, axis, rings, begin, blocks());
+  const double on_axis = axis_forward_seconds(settings, axis, rings, begin, blocks());
+  // Passes that take turns hide at most the shorter of both.
+  const double hidden = settings.tensor_overlap ? std::min(rest(sums.forward), on_axis) : 0;
+  const double forward = rest(sums.forward) + on_axis - hidden;
   const double pass = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight) +
-                      axis_seconds(settings, axis, rings, begin, blocks());
+                      axis_seconds(settings, axis, rings, begin, blocks()) - hidden;
   const double all = static_cast<double>(micro_batches_[settings.profile]) / devices;
   const double others = std::max(0.0, all - 1);  // after the first one
   switch (settings.family) {

@@ -8,6 +8,7 @@
 
 #include "troika/layout/cluster.h"
 #include "troika/layout/profile.h"
+#include "troika/plan/memory/kept_at_pass.h"
 #include "troika/plan/memory/memory_parts.h"
 #include "troika/plan/memory/stage_bytes.h"
 #include "troika/plan/search/partial_cost.h"
@@ -17,11 +18,13 @@
 
 namespace troika::plan {
 
-// The seconds of the parts of a micro-batch's pass in a stage. `input` is the whole backward pass
-// if the stage does not split it.
+// The seconds of the parts of a micro-batch's pass in a stage; the means of those that differ.
+// `input` is the whole backward pass if the stage does not split it.
 struct PassSeconds {
   double forward = 0, input = 0, weight = 0;
   double longer = 0;  // by which the first micro-batch takes longer
+  // Of a step's first and last forward pass, or of both that take turns.
+  double first_forward = 0, last_forward = 0;
 
   double all() const { return forward + input + weight; }
 };
@@ -37,9 +40,10 @@ struct PassSeconds {
 // step with the gather of parameters that follows it in ZeRO stages 1 and 2.
 //
 // gpipe does not wait for round trips; its `steady` is the sum of the maxima of forward and of
-// backward passes. In zb-h1, weight parts are put off: `latency` has those of the first stage
-// alone, and `steady` has those that come before the last backward pass. A step takes at least as
-// long as the first forward passes on the way to a stage and all passes of this stage.
+// backward passes. With forward passes that take turns, it is replayed, too. In zb-h1, weight parts
+// are put off: `latency` has those of the first stage alone, and `steady` has those that come
+// before the last backward pass. A step takes at least as long as the first forward passes on the
+// way to a stage and all passes of this stage.
 //
 // A stage is as slow as its slowest device (layout::device_slowness()), and as the latest of its
 // replicas, if the times of blocks are independent normal numbers. A micro-batch i is at replica
@@ -75,10 +79,11 @@ class StepModel {
   // Micro-batches of an optimizer step; 0 if they do not divide the global batch.
   int micro_batches(size_t profile) const { return micro_batches_[profile]; }
   // Whether this number of replicas divides the number of micro-batches, as required if all stages
-  // have the same number of replicas. Stages with different numbers of replicas can share any
-  // number of micro-batches.
-  bool shares_evenly(size_t profile, int replicas) const {
-    return micro_batches(profile) % replicas == 0;
+  // have the same number of replicas, and leaves each replica two if forward passes take turns.
+  // Stages with different numbers of replicas can share any number of micro-batches.
+  bool shares_evenly(const StepSettings& settings, int replicas) const {
+    const int count = micro_batches(settings.profile);
+    return count % replicas == 0 && count / replicas >= settings.passes_together();
   }
 
   // The groups that the search considers, that of one rank first: tensor_ranks() and
@@ -131,6 +136,8 @@ class StepModel {
   struct AxisSums {
     double forward = 0;
     double backward = 0;  // with those of recomputation
+    // As PassSeconds says.
+    double first_forward = 0, last_forward = 0;
   };
   AxisSums axis_sums(const StepSettings& settings, size_t begin, size_t end, int used,
                      int replicas) const;
@@ -216,10 +223,10 @@ class StepModel {
                               const Rings& rings, size_t begin, size_t end) const;
   AxisSums axis_sums(const StepSettings& settings, size_t begin, size_t end, const Place& place,
                      int replicas) const;
-  // Returns the mean of AxisSums::forward of micro-batches whose forward passes take turns
-  // (paired_seconds()), two at a time; an odd last one runs alone.
-  double overlapped_sums(const StepSettings& settings, size_t begin, size_t end, const Place& place,
-                         int replicas) const;
+  // Lets the forward passes of micro-batches take turns (paired_seconds()), two at a time; an odd
+  // last one runs alone.
+  void overlap_sums(AxisSums& sums, const StepSettings& settings, size_t begin, size_t end,
+                    const Place& place, int replicas) const;
   // Returns the micro-batches of a step that each of so many replicas has at most.
   int own_micro_batches(const StepSettings& settings, int replicas) const {
     return (micro_batches_[settings.profile] + replicas - 1) / replicas;
@@ -258,8 +265,9 @@ class StepModel {
   // device, and of waits for the latest rank.
   double scale_of_passes(const StepSettings& settings, size_t begin, size_t end,
                          const Place& place) const;
+  // `sums` are axis_sums().
   PassSeconds pass_seconds(const StepSettings& settings, size_t begin, size_t end,
-                           const Place& place, int replicas) const;
+                           const Place& place, int replicas, const AxisSums& sums) const;
   double replayed_seconds(const StepSettings& settings, const std::vector<StepStage>& stages) const;
   void add_schedule(StageCost& cost, const StepSettings& settings, const PassSeconds& passes,
                     int used, int replicas) const;
@@ -290,13 +298,19 @@ class StepModel {
   struct KeptPasses {
     double whole = 0;               // until their backward passes
     double weight_part = 0;         // whose input parts are done, until their weight parts
+    double gradients = 1;           // of outputs, if weight parts need them
     bool is_split = false;          // whether backward passes have these two parts
     bool runs_weight_part = false;  // while so many are kept
+    // A pipeline whose forward passes take turns has all passes at which others are kept.
+    const std::vector<KeptAtPass>* at_passes = nullptr;
   };
   KeptPasses kept_passes(const StepSettings& settings, size_t begin, size_t end, int used,
                          int replicas) const;
+  // Returns the passes of a pipeline's stage whose forward passes take turns.
+  const std::vector<KeptAtPass>& kept_at_passes(const StepSettings& settings, bool is_split,
+                                                int used, int replicas) const;
   // The bytes of messages to and from other stages.
-  double message_bytes(const StepSettings& settings, size_t begin, size_t end,
+  double message_bytes(const StepSettings& settings, size_t begin, size_t end, int replicas,
                        const KeptPasses& kept) const;
   // The most versions of the parameters of a stage without flushes, beside the newest one.
   int older_versions(const StepSettings& settings, int used, int replicas) const;
@@ -313,6 +327,9 @@ class StepModel {
   // used by only one thread at a time.
   mutable std::map<std::array<int, 6>, Place> places_;
   mutable std::map<std::array<int, 6>, Crossing> crossings_;
+  // Pipelines whose forward passes take turns have these passes, by stage. Keys: family, whether
+  // backward passes have two parts, stages, and micro-batches of a replica.
+  mutable std::map<std::array<int, 4>, std::vector<std::vector<KeptAtPass>>> kept_at_passes_;
 };
 
 }  // namespace troika::plan

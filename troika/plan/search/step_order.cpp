@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "troika/layout/schedules/orders.h"
+#include "troika/layout/schedules/pairs.h"
+#include "troika/plan/search/step_layout.h"
 
 namespace troika::plan {
 
@@ -25,6 +27,11 @@ layout::Schedule step_order(const StepSettings& settings, const std::vector<Step
     return layout::one_forward_one_backward_order(shape, warm_up);
   }
   shape.micro_batches /= stages.front().replicas;
+  if (settings.tensor_overlap) {
+    const auto& row =
+        layout::schedule_row(schedule_name(settings.family, layout::StageWeights::synchronous));
+    return layout::join_pairs(layout::order_in_pairs(row, shape));
+  }
   if (settings.family == StepFamily::zero_bubble) return layout::zb_h1_order(shape);
   if (settings.family == StepFamily::gpipe) return layout::gpipe_order(shape);
   return layout::one_forward_one_backward_order(shape);

@@ -46,8 +46,7 @@ struct StepSettings {
   bool offloads_optimizer = false;  // the states of the optimizer
   bool offloads_activations = false;
   BlockAxes axes = {};
-  // As layout::ModelStages::tensor_overlap; of plans of one stage without ZeRO.
-  bool tensor_overlap = false;
+  bool tensor_overlap = false;  // as layout::ModelStages::tensor_overlap
   // Gradients are averaged by summation servers: one on each spare host, and one beside each
   // replica, or on each host with replicas if there are several: these sum first. Such a plan has
   // one stage, and no ZeRO, tensor or context axis, or offload.
@@ -55,6 +54,8 @@ struct StepSettings {
 
   // The devices in groups that compute blocks together: what a stage's replicas count.
   int groups() const { return devices / axes.ranks(); }
+  // The forward passes that take turns.
+  int passes_together() const { return tensor_overlap ? 2 : 1; }
   // The ranks that have the same parameters of a stage, and average gradients.
   int copies(int replicas) const { return replicas * axes.context; }
   bool operator==(const StepSettings&) const = default;

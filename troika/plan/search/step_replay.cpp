@@ -12,18 +12,23 @@ namespace troika::plan {
 
 bool StepModel::is_replayed(const StepSettings& settings) {
   return settings.family == StepFamily::pipeline || settings.family == StepFamily::pipeline_rows ||
-         settings.family == StepFamily::zero_bubble;
+         settings.family == StepFamily::zero_bubble ||
+         (settings.family == StepFamily::gpipe && settings.tensor_overlap);
 }
 
 PassSeconds StepModel::mean_pass(const StepSettings& settings, size_t begin, size_t end, int used,
                                  int replicas) const {
-  auto mean = pass_seconds(settings, begin, end, place_of(settings, used, replicas), replicas);
-  const int own = own_micro_batches(settings, replicas);
-  if (mean.all() <= 0) return mean;
-  const double factor = 1 + mean.longer / own / mean.all();
-  return {.forward = mean.forward * factor,
-          .input = mean.input * factor,
-          .weight = mean.weight * factor};
+  const auto& place = place_of(settings, used, replicas);
+  const auto sums = axis_sums(settings, begin, end, place, replicas);
+  const auto pass = pass_seconds(settings, begin, end, place, replicas, sums);
+  const double first = shard_of(settings).profile.in_step.first_micro_batch_factor;
+  const double factor = 1 + (first - 1) / own_micro_batches(settings, replicas);
+  const auto longer = [&](double all, double waits) { return (all - waits) * factor + waits; };
+  return {.forward = longer(pass.forward, sums.forward),
+          .input = longer(pass.input, sums.backward),
+          .weight = longer(pass.weight, 0),
+          .first_forward = longer(pass.first_forward, sums.first_forward),
+          .last_forward = longer(pass.last_forward, sums.last_forward)};
 }
 
 double StepModel::exposed(const StepSettings& settings, size_t begin, int used,
@@ -70,9 +75,10 @@ double StepModel::replayed_seconds(const StepSettings& settings,
                        .passes = pipeline.has_own_micro_batches
                                      ? passes
                                      : layout::actions_of_replica(passes, replica, replicas),
-                       .forward = pass.forward,
+                       .forward = pass.last_forward,
                        .backward_input = pass.input,
-                       .backward_weight = pass.weight});
+                       .backward_weight = pass.weight,
+                       .pair = pass.first_forward});
     }
     if (i + 1 < stages.size()) {
       pipeline.output_bytes.push_back(shard_of(settings).sums.crossing[end] /

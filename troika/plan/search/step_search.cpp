@@ -96,23 +96,56 @@ class Alternatives {
     return on_devices(model_, kind.settings, kind.axes);
   }
 
+  // Returns the plan of least estimate. With many devices or blocks, sums that are hidden hardly
+  // change which cut is best, so the search then tries fewer of them.
+  std::optional<StepPlan> fastest_estimate(const StepSettings& settings, double allowance,
+                                           double limit) const {
+    const bool tries_few = settings.tensor_overlap && settings.family != StepFamily::one_stage;
+    return tries_few && !visits_all()
+               ? fastest_of_equal_stages(model_, settings, places(settings), allowance, limit)
+               : fastest_stages(model_, settings, places(settings), allowance, limit);
+  }
+
+  // Returns the same stages with passes that take turns, if they fit.
+  std::optional<StepPlan> with_overlap(const StepPlan& without) const {
+    auto settings = without.settings;
+    settings.tensor_overlap = true;
+    const auto& allows = model_.problem().allows;
+    if (!model_.shares_evenly(settings, without.stages.front().replicas)) return std::nullopt;
+    if (allows && !allows(settings, false)) return std::nullopt;
+    auto plan = model_.estimate(settings, without.stages);
+    return plan.lacking_bytes <= 0 ? std::optional(std::move(plan)) : std::nullopt;
+  }
+
+  // Returns the alternative of a kind; null if it has none.
+  const StepPlan* alternative(size_t number) const {
+    const auto found = std::ranges::find(numbers_, number);
+    if (found == numbers_.end()) return nullptr;
+    return &result_.alternatives[static_cast<size_t>(found - numbers_.begin())];
+  }
+
   void add_best(size_t number) {
     const auto& kind = kinds_[number];
     const bool fits_already = std::ranges::any_of(result_.alternatives, [&](const StepPlan& plan) {
       return plan.lacking_bytes <= 0 && adds_offload(kind.settings, plan.settings);
     });
     if (kind.axes == AxesKind::none && fits_already) return;
+    const bool overlaps = kind.settings.tensor_overlap;
+    const auto* without = overlaps ? alternative(number - 1) : nullptr;
+    // Passes that take turns need more memory.
+    if (without && without->lacking_bytes > 0) return;
     std::optional<StepPlan> fastest, nearest;
+    if (without && !visits_all()) fastest = with_overlap(*without);
     for (const auto& settings : settings_of(kind)) {
       // Among plans of equal time, keeps the one with the earlier axes, and then the one
       // with fewer devices.
       const auto limit = [&](const std::optional<StepPlan>& known, double value) {
         return !known || known->settings.axes == settings.axes ? up_to(value) : value;
       };
-      auto plan = fastest_stages(model_, settings, places(settings), 0,
-                                 limit(fastest, fastest ? fastest->seconds : kNoTime));
+      auto plan =
+          fastest_estimate(settings, 0, limit(fastest, fastest ? fastest->seconds : kNoTime));
       if (plan) fastest = std::move(plan);
-      if (fastest) continue;
+      if (fastest || overlaps) continue;
       plan = least_lacking_stages(model_, settings, places(settings),
                                   limit(nearest, nearest ? nearest->lacking_bytes : kNoTime));
       if (plan) nearest = std::move(plan);
@@ -166,8 +199,8 @@ class Alternatives {
         const double limit = result_.nearest ? result_.nearest->seconds : kNoTime;
         // An estimate is at most this many times the time of the replay.
         constexpr double kMostOfReplay = 1.3;
-        const auto plan = fastest_stages(model_, settings, places(settings), least_lack_,
-                                         limit * (is_replayed ? kMostOfReplay : 1));
+        const auto plan =
+            fastest_estimate(settings, least_lack_, limit * (is_replayed ? kMostOfReplay : 1));
         if (plan) take_nearest(model_.price(settings, plan->stages));
         if (!is_replayed || !visits_all()) continue;
         PipelineSearch search(model_, settings, some_, effort_);

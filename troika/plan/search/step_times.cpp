@@ -70,44 +70,52 @@ double StepModel::scale_of_passes(const StepSettings& settings, size_t begin, si
 }
 
 PassSeconds StepModel::pass_seconds(const StepSettings& settings, size_t begin, size_t end,
-                                    const Place& place, int replicas) const {
+                                    const Place& place, int replicas,
+                                    const AxisSums& on_axis) const {
   const auto& shard = shard_of(settings);
   const auto& sums = shard.sums;
   const auto part = [&](const std::vector<double>& sum) { return sum[end] - sum[begin]; };
   const double again = settings.recompute ? part(sums.forward) : 0;
   const double scale = scale_of_passes(settings, begin, end, place);
   const int copies = settings.copies(replicas);
-  const auto on_axis = axis_sums(settings, begin, end, place, replicas);
   const double weight = part(sums.weight) * scale;
   const bool splits = splits_backward(settings, begin, end);
   const auto gathered = [&](double pass) {
     return gather(settings, begin, end, place, copies, pass * scale).exposed;
   };
   const double once = part(sums.forward) + again + part(sums.input) + part(sums.weight);
-  return {.forward = part(sums.forward) * scale + on_axis.forward + gathered(part(sums.forward)),
+  const double own = part(sums.forward) * scale + gathered(part(sums.forward));
+  const int together = settings.passes_together();
+  const bool is_last_alone = own_micro_batches(settings, replicas) % together > 0;
+  return {.forward = own + on_axis.forward,
           .input = (again + part(sums.input)) * scale + on_axis.backward +
                    gathered(again + part(sums.input) + part(sums.weight)) +
                    offload_seconds(settings).pass + (splits ? 0 : weight),
           .weight = splits ? weight : 0,
-          .longer = (shard.profile.in_step.first_micro_batch_factor - 1) * once * scale};
+          .longer = (shard.profile.in_step.first_micro_batch_factor - 1) * once * scale,
+          .first_forward = together * own + on_axis.first_forward,
+          .last_forward = (is_last_alone ? 1 : together) * own + on_axis.last_forward};
 }
 
 int StepModel::in_flight(const StepSettings& settings, int used, int replicas) const {
   const bool waits =
       settings.family != StepFamily::one_stage && settings.family != StepFamily::gpipe;
-  return waits ? (settings.groups() - used + replicas - 1) / replicas * replicas : 0;
+  const int rounds = (settings.groups() - used + replicas - 1) / replicas;
+  return waits ? rounds * replicas * settings.passes_together() : 0;
 }
 
 void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
                              const PassSeconds& passes, int used, int replicas) const {
   const int count = micro_batches_[settings.profile];
   const int own = own_micro_batches(settings, replicas);
-  const double pass = passes.all();
+  const int together = settings.passes_together();
+  const double pass = passes.all(), backward = pass - passes.forward;
   const auto some = [&](int number) { return std::max(0, number); };
-  cost.around = pass;
-  cost.between = std::min(passes.forward, pass - passes.forward);
+  cost.around = passes.first_forward + backward;
+  cost.turn = (together - 1) * backward;
+  cost.between = std::min(passes.forward, backward);
   cost.in_flight = in_flight(settings, used, replicas);
-  cost.replicas = replicas;
+  cost.replicas = replicas * together;
   cost.rounds = some(count - replicas);
   switch (settings.family) {
     case StepFamily::no_flushes:
@@ -116,8 +124,8 @@ void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
       break;
     case StepFamily::zero_bubble: {
       // A stage puts off as many weight parts as there are stages before it.
-      const int before = used / replicas, later = own - cost.in_flight / replicas;
-      cost.latency = passes.forward + passes.input + (used == 0 ? passes.weight : 0);
+      const int before = used / replicas * together, later = own - cost.in_flight / replicas;
+      cost.latency = passes.first_forward + passes.input + (used == 0 ? passes.weight : 0);
       // The stage waits for its first micro-batch to come back, or for its last one.
       const double first = (own - 1) * passes.input + some(later) * passes.forward +
                            some(own - 1 - before) * passes.weight;
@@ -125,21 +133,23 @@ void StepModel::add_schedule(StageCost& cost, const StepSettings& settings,
                           some(later - before) * passes.weight;
       cost.steady = std::max(first, last);
       cost.whole = own * pass + passes.longer;
-      cost.fill = passes.forward;
-      cost.around = passes.forward + passes.input;
-      cost.turn = passes.weight;
+      cost.fill = passes.first_forward;
+      cost.around = passes.first_forward + passes.input;
+      cost.turn = (together - 1) * passes.input + together * passes.weight;
       cost.between = std::min(passes.forward + passes.weight, passes.input);
       break;
     }
     case StepFamily::gpipe:
-      cost.latency = pass;
+      cost.latency = passes.first_forward + backward;
       cost.steady = (own - 1) * passes.forward;
-      cost.backward = (own - 1) * (pass - passes.forward);
+      cost.backward = (own - 1) * backward;
       break;
     default:
-      cost.latency = pass;
+      cost.latency = passes.first_forward + backward;
       cost.steady = (own - 1) * pass;
   }
+  // The latency counts a forward pass of another micro-batch, which takes turns with the first one.
+  cost.steady = std::max(0.0, cost.steady - (passes.first_forward - passes.forward));
   cost.steady += passes.longer;
 }
 
@@ -238,6 +248,7 @@ WireCost StepModel::boundary(const StepSettings& settings, size_t end, int used,
   // The first micro-batches of all replicas are on their way at the same time.
   const int first = flushes ? std::min(fewer, micro_batches_[settings.profile]) : 0;
   cost.port_rounds = micro_batches_[settings.profile] - first;
+  double flow = 0;  // of a message
   for (const auto level : {layout::Level::group, layout::Level::host, layout::Level::network}) {
     const auto index = static_cast<size_t>(level);
     if (!crossing.has_level[index]) continue;
@@ -247,9 +258,12 @@ WireCost StepModel::boundary(const StepSettings& settings, size_t end, int used,
     cost.ports[index] = share * seconds;
     cost.flows[index] = std::max(1.0, share * fewer) * seconds;
     cost.seconds = std::max(cost.seconds, wire.latency + cost.flows[index]);
+    flow = std::max(flow, cost.flows[index]);
   }
-  if (flushes) cost.latency = 2 * cost.seconds;
-  if (settings.family == StepFamily::zero_bubble) cost.fill = cost.seconds;
+  // The outputs of passes that take turns leave together.
+  const double there = cost.seconds + (settings.passes_together() - 1) * flow;
+  if (flushes) cost.latency = there + cost.seconds;
+  if (settings.family == StepFamily::zero_bubble) cost.fill = there;
   cost.alternates = settings.family != StepFamily::gpipe;
   return cost;
 }

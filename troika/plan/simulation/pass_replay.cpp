@@ -60,10 +60,10 @@ class PassReplay {
     return is_last(rank.own->stage) || rank.gradients[index];
   }
 
-  static double seconds(const ReplayedRank& rank, ActionKind kind) {
-    switch (kind) {
+  static double seconds(const ReplayedRank& rank, const Action& pass) {
+    switch (pass.kind) {
       case ActionKind::forward:
-        return rank.forward;
+        return pass.joined ? rank.pair : rank.forward;
       case ActionKind::backward_input:
         return rank.backward_input;
       case ActionKind::backward_weight:
@@ -76,10 +76,10 @@ class PassReplay {
   void advance(size_t number) {
     auto& rank = ranks_[number];
     if (rank.computes || rank.next == rank.own->passes.size()) return;
-    const auto& pass = rank.own->passes[rank.next];
-    if (!may_begin(rank, pass)) return;
+    const auto* pass = &rank.own->passes[rank.next];
+    if (!may_begin(rank, *pass) || (pass->joined && !may_begin(rank, pass[1]))) return;
     rank.computes = true;
-    loop_.push({.time = loop_.now() + seconds(*rank.own, pass.kind),
+    loop_.push({.time = loop_.now() + seconds(*rank.own, *pass),
                 .kind = EventKind::pass_ends,
                 .who = static_cast<int>(number)});
   }
@@ -95,16 +95,21 @@ class PassReplay {
 
   void end_pass(size_t number) {
     auto& rank = ranks_[number];
-    const auto& pass = rank.own->passes[rank.next++];
-    const int stage = rank.own->stage;
     rank.computes = false;
-    auto& end = ends_[static_cast<size_t>(stage)];
+    auto& end = ends_[static_cast<size_t>(rank.own->stage)];
     end = std::max(end, loop_.now());
-    if (pass.kind == ActionKind::forward && !is_last(stage)) send(rank, pass, stage + 1);
-    const bool has_gradient =
-        pass.kind == ActionKind::backward || pass.kind == ActionKind::backward_input;
-    if (has_gradient && stage > 0) send(rank, pass, stage - 1);
+    while (send_output(rank, rank.own->passes[rank.next++])) continue;
     advance(number);
+  }
+
+  // Sends what a pass that has ended computed. Returns whether the next pass has ended, too.
+  bool send_output(const State& rank, const Action& pass) {
+    const int stage = rank.own->stage;
+    const bool is_forward = pass.kind == ActionKind::forward;
+    if (is_forward && !is_last(stage)) send(rank, pass, stage + 1);
+    const bool has_gradient = !is_forward && pass.kind != ActionKind::backward_weight;
+    if (has_gradient && stage > 0) send(rank, pass, stage - 1);
+    return pass.joined;
   }
 
   void send(const State& from, const Action& pass, int stage) {

@@ -8,13 +8,15 @@
 
 namespace troika::plan {
 
-// A rank of a pipeline, with its passes in order: F, B, I and W of its stage.
+// A rank of a pipeline, with its passes in order: F, B, I and W of its stage. Two forward passes
+// may be joined: they begin when both have their inputs, and end together.
 struct ReplayedRank {
   int stage = 0;
   int replica = 0;  // of its stage
   int device = 0;   // in the cluster
   std::vector<layout::Action> passes = {};
   double forward = 0, backward_input = 0, backward_weight = 0;  // seconds of a pass
+  double pair = 0;  // seconds of two joined forward passes
 };
 
 struct ReplayedPipeline {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "troika/layout/schedules/inventory.h"
-#include "troika/layout/schedules/pairs.h"
 #include "troika/layout/schedules/segment.h"
 #include "troika/plan/errors/refuse.h"
 #include "troika/plan/simulation/cluster_links.h"
@@ -122,9 +121,9 @@ std::vector<Action> as_run(const std::vector<Action>& actions, const SimulatedRu
 
 layout::Schedule SimulatedRun::schedule() const {
   if (!plan.is_asynchronous()) {
-    auto schedule = layout::schedule_of(plan);
+    auto schedule = layout::schedule_of_run(plan);
     for (auto& actions : schedule.ranks) actions = as_run(actions, *this);
-    return plan.stages.tensor_overlap ? layout::join_pairs(std::move(schedule)) : schedule;
+    return schedule;
   }
   return layout::asynchronous_segment(plan.asynchronous(), steps);
 }
@@ -212,10 +211,6 @@ void SimulatedRun::verify() const {
            fmt::format("{} fragments, a delay of {} and codec {}", outer.fragments, outer.delay,
                        outer.codec),
            "one fragment that is sent as it is and not delayed");
-  }
-  if (plan.stages.tensor_overlap && plan.mesh.size(layout::Axis::pipeline) > 1) {
-    refuse("mesh.tensor_overlap of a simulation", "true with mesh.axes " + plan.mesh.text(),
-           "false, or no pipeline axis");
   }
   if (plan.without_flushes.steps_by_replicas) {
     refuse("schedule.steps_by_replicas of a simulation", "true", "false");

@@ -117,7 +117,7 @@ struct SimulatedRun {
     return stages[stages.size() == 1 ? 0 : static_cast<size_t>(number)];
   }
   // Returns the actions of a step, or without flushes of all steps, with whole backward passes of
-  // the stages that do not split them. Forward passes that take turns are joined.
+  // the stages that do not split them (layout::schedule_of_run()).
   layout::Schedule schedule() const;
   // Whether a step, counted from 0, averages gradients, and whether it averages parameters.
   bool averages_gradients(int step) const;

@@ -13,6 +13,7 @@
 #include "troika/layout/buckets.h"
 #include "troika/layout/context_shard.h"
 #include "troika/layout/recompute.h"
+#include "troika/layout/schedules/edges.h"
 #include "troika/layout/schedules/inventory.h"
 #include "troika/layout/stage_cut.h"
 #include "troika/layout/tensor_shard.h"
@@ -112,8 +113,7 @@ class StageMaker {
     add_states(work, blocks, place, profile);
     add_activations(work, blocks, segments);
     work.input_bytes = input_bytes * options_.samples;
-    const ReceiveBuffers taken(work.input_bytes, 1), gradients(work.output_bytes, 1);
-    work.resident_bytes += taken.held_with(0) + taken.of_evaluations() + gradients.held_with(0);
+    work.resident_bytes += ReceiveBuffers(work.input_bytes, 1).of_evaluations();
     add_sums(work, blocks, segments);
     add_rounds(work, blocks, segments);
     if (blocks.size() > 1 && work.passes.forward > 0) {
@@ -357,28 +357,32 @@ std::vector<StageWork> stage_work(const Profile& whole, const layout::Plan& plan
   require_number("overhead of a pass", options.pass_overhead);
   require_number("rate of the optimizer", options.optimizer_bytes_per_second);
   const OrderedBlocks blocks(profile);
-  const layout::Inventory inventory(layout::schedule_of(plan));
-  const int stages = inventory.stages;
-  if (blocks.size() < static_cast<size_t>(stages)) {
+  const auto schedule = layout::schedule_of_run(plan);
+  const layout::Inventory inventory(schedule);
+  if (blocks.size() < static_cast<size_t>(inventory.stages)) {
     refuse("blocks of the profile", std::to_string(blocks.size()),
-           fmt::format("at least {}, one for each stage", stages));
+           fmt::format("at least {}, one for each stage", inventory.stages));
   }
   auto told = options;
-  if (told.optimizer_bytes_per_second == 0) {
-    told.optimizer_bytes_per_second = profile.optimizer_bytes_per_second;
-  }
+  auto& rate = told.optimizer_bytes_per_second;
+  if (rate == 0) rate = profile.optimizer_bytes_per_second;
   const StageMaker maker(plan, told);
   const SplitBackward backward(profile, profile.topological_order());
-  const auto ends = blocks.cut(plan.stages.cut, stages, options.places.of("stages.cut"));
+  const auto ends = blocks.cut(plan.stages.cut, inventory.stages, options.places.of("stages.cut"));
   const bool recomputes = !layout::recompute_plan(plan.recompute, ends).empty();
   std::vector<StageWork> all;
   size_t begin = 0;
   for (const size_t end : ends) {
-    const int place = inventory.rank(static_cast<int>(all.size()));
     all.push_back(maker.make(blocks.range(begin, end), blocks.crossing(begin), blocks.crossing(end),
-                             place, profile));
+                             inventory.rank(static_cast<int>(all.size())), profile));
     all.back().splits_backward = !recomputes && backward.splits(begin, end);
     begin = end;
+  }
+  for (const auto& edge : layout::message_edges(schedule)) {
+    auto& to = all[static_cast<size_t>(edge.to)];
+    const bool is_input = edge.kind == layout::ActionKind::send_activation;
+    const ReceiveBuffers posted(is_input ? to.input_bytes : to.output_bytes, edge.depth);
+    to.resident_bytes += posted.held_with(0);
   }
   return all;
 }
