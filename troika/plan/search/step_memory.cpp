@@ -1,11 +1,9 @@
 // The memory of stages, and what offload adds to their times.
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "troika/layout/plan.h"
-#include "troika/layout/summation.h"
 #include "troika/plan/memory/batch_memory.h"
 #include "troika/plan/memory/block_exchange.h"
 #include "troika/plan/memory/message_buffers.h"
@@ -120,14 +118,7 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
                                      .first_bucket_bytes = exchange.first_bucket_bytes});
   }
   if (settings.sums && replicas > 1) {
-    const auto spares = static_cast<int>(problem_.cluster.spares.size());
-    std::set<int> hosts;
-    for (int rank = 0; rank < replicas; ++rank) {
-      hosts.insert(links_[settings.profile].host(rank));
-    }
-    // Ranks of one host have one server if there are several hosts.
-    const int servers = hosts.size() > 1 ? static_cast<int>(hosts.size()) : replicas;
-    parts.buckets += trained * layout::split_sums(servers, spares).workers.front();
+    parts.buckets += trained * most_summed(settings, replicas);
   }
   parts.buckets += message_bytes(settings, begin, end, kept);
   if (settings.offloads_activations) {
