@@ -114,12 +114,12 @@ TEST(StateOfSums, MomentumIsThatOfTheRank) {
     std::vector<Bucket> buckets(1);
     buckets[0].gradient.flat = at::full({10}, 1.0 + group.rank(), at::kDouble);
     buckets[0].gradient.parts = {buckets[0].gradient.flat};
-    buckets[0].members = {0};
+    buckets[0].names = {"weight"};
     sums.lay_out(buckets);
     sums.start(buckets[0]);
     sums.finish();
     auto state = sums.state();
-    const auto momentum = [&] { return of_sums(sums.state(), "momentum0").at(0).second; };
+    const auto momentum = [&] { return of_sums(sums.state(), "momentum.weight").at(0).second; };
     EXPECT_EQ(momentum()[0].item<double>(), 1.0 + group.rank());
     for (const int64_t rank : {1 - group.rank(), group.rank()}) {
       for (auto& [name, tensor] : state) {
@@ -128,6 +128,35 @@ TEST(StateOfSums, MomentumIsThatOfTheRank) {
       sums.load_state(state);
       EXPECT_EQ(momentum()[0].item<double>(), rank == group.rank() ? 1.0 + group.rank() : 0.0);
     }
+  });
+}
+
+// A run that freezes a parameter and thaws another of the same shape.
+TEST(StateOfSums, MomentumIsThatOfTheParameterOfItsName) {
+  comm::local::run(2, [](const Group& group) {
+    const auto laid_out = [&](std::vector<std::string> names) {
+      auto sums =
+          std::make_unique<SummationServers>(group, SummationOptions{.sums = {.momentum = 0.5}});
+      std::vector<Bucket> buckets(1);
+      auto& bucket = buckets[0];
+      bucket.gradient.flat = at::tensor({1.0, 1.0, 2.0, 2.0}, at::kDouble);
+      bucket.gradient.parts = bucket.gradient.flat.chunk(2);
+      bucket.members = {0, 1};
+      bucket.names = std::move(names);
+      sums->lay_out(buckets);
+      return std::pair(std::move(sums), buckets);
+    };
+    const auto [before, buckets] = laid_out({"a", "b"});
+    before->start(buckets[0]);
+    before->finish();
+    const auto [after, others] = laid_out({"b", "c"});
+    after->load_state(before->state());
+    const auto momentum = [&](const std::string& name) {
+      return of_sums(after->state(), "momentum." + name).at(0).second[0].item<double>();
+    };
+    EXPECT_EQ(momentum("b"), 2);
+    EXPECT_EQ(momentum("c"), 0);
+    EXPECT_THAT(of_sums(after->state(), "momentum."), testing::SizeIs(2));
   });
 }
 

@@ -70,13 +70,14 @@ class SummationServers : public BucketSums {
   // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
   // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
   // "rate" is the last learning rate above 0, and "members" the number of ranks that push: if it is
-  // another one later, loaded errors are scaled. With momentum, "momentumP" is that of parameter P
-  // on this rank. "rank" is the rank. Blocks; does not wait for other ranks. Empty, with a warning,
-  // if servers are lost or buckets are under way.
+  // another one later, loaded errors are scaled. With momentum, "momentum.NAME" is that of parameter
+  // NAME on this rank. "rank" is the rank. Blocks; does not wait for other ranks. Empty, with a
+  // warning, if servers are lost or buckets are under way.
   state::StateDict state() override;
   // A rank that loads the errors or momentum of another rank's gradients has none, nor has one
-  // without them. If this run keeps no such tensors, or they are not of all of these buckets, warns
-  // and loads none. Ranks that are no members ignore it.
+  // without them. A parameter has the momentum of its name and shape, or none. If this run keeps no
+  // such tensors, or they are not of all of these buckets, warns and loads none. Ranks that are no
+  // members ignore it.
   void load_state(const state::StateDict& state) override;
 
   // Whether state() of this rank has tensors between steps.

@@ -1,9 +1,12 @@
 // The part of summation servers in checkpoints.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
@@ -35,8 +38,8 @@ bool is_name(std::string_view name) {
     const auto number = parse_int(text);
     return number && *number >= 0;
   };
-  constexpr std::string_view kBucket = "bucket", kMomentum = "momentum";
-  if (name.starts_with(kMomentum)) return is_number(name.substr(kMomentum.size()));
+  constexpr std::string_view kBucket = "bucket";
+  if (name.starts_with(kMomentum)) return true;
   const auto dot = name.find('.');
   if (!name.starts_with(kBucket) || dot == std::string_view::npos) return false;
   const auto kind = name.substr(dot);
@@ -102,8 +105,7 @@ void SummationServers::load_state(const state::StateDict& state) {
   }
   momentum_.clear();
   if (state.empty()) return;
-  const auto momenta = momentum_.tensors();
-  size_t errors = 0, mean_errors = 0, own_momenta = 0;  // with the sizes of this run's
+  size_t errors = 0, mean_errors = 0;  // with the sizes of this run's
   for (size_t bucket = 0; options_.coding.error_feedback && bucket < laid_.size(); ++bucket) {
     const auto fits = [&](const std::string& name) {
       const auto found = tensors.find(name);
@@ -112,18 +114,16 @@ void SummationServers::load_state(const state::StateDict& state) {
     errors += fits(error_name(bucket)) ? 1 : 0;
     mean_errors += fits(mean_error_name(bucket)) ? 1 : 0;
   }
-  for (const auto& [name, momentum] : momenta) {
-    const auto found = tensors.find(name);
-    own_momenta += found != tensors.end() && found->second.sizes() == momentum.sizes() ? 1 : 0;
-  }
+  const auto momenta = static_cast<size_t>(std::ranges::count_if(
+      tensors, [](const auto& entry) { return entry.first.starts_with(kMomentum); }));
   // All or none of each kind, and no more. Errors count by the rate of their step.
   const auto is_whole = [](size_t found, size_t wanted) { return found == 0 || found == wanted; };
-  const size_t known = errors + mean_errors + own_momenta + tensors.count(kRank) +
+  const size_t known = errors + mean_errors + momenta + tensors.count(kRank) +
                        tensors.count(kRate) + tensors.count(kMembers);
   const bool lacks_rate = errors + mean_errors > 0 && !tensors.contains(kRate);
   if (!has_state() || lacks_rate || !is_whole(errors, laid_.size()) ||
-      !is_whole(mean_errors, laid_.size()) || !is_whole(own_momenta, momenta.size()) ||
-      known != tensors.size()) {
+      !is_whole(mean_errors, laid_.size()) || known != tensors.size() ||
+      (momenta > 0 && options_.sums.momentum == 0)) {
     return log::warn(
         "[parallel] what codecs had left out of gradients is dropped: this run has other buckets, "
         "another momentum or no error feedback");
@@ -134,8 +134,11 @@ void SummationServers::load_state(const state::StateDict& state) {
     expect_rate(rate->second.item<double>());
     rate_of_errors_ = rate_;
   }
-  for (const auto& [name, momentum] : momenta) {
-    if (is_own && own_momenta > 0) momentum.copy_(tensors.at(name));
+  const auto left = is_own ? momentum_.load(tensors) : std::vector<std::string>();
+  if (!left.empty()) {
+    log::warn(
+        "[parallel] momentum of gradients is dropped, as this run trains no such parameters: {}",
+        fmt::join(left, ", "));
   }
   // An error counts by the number of ranks that push.
   const auto members = tensors.find(kMembers);
