@@ -170,7 +170,7 @@ TEST(UnequalLinks, TheSplitIsThatOfRuns) {
   for (const auto* asked : {"measured", "50,200,200,100"}) {
     EXPECT_EQ(summation_split(asked, {0, 1, 2}, {3}, links).shares(), of_run.shares()) << asked;
   }
-  // Of two ranks, the slow one sends all that the other's server gets.
+  // If there are two ranks, the slow one sends all that the other one's server gets.
   EXPECT_EQ(measured_rates({1, 2}, {}, links), (std::vector<double>{100, 100}));
   auto problem = problem_of({1}, 1, 3);
   problem.cluster = cluster;
@@ -200,6 +200,7 @@ TEST(UnequalLinks, WithoutABarrierServersHaveThePartsOfRuns) {
       "machines, then of 3 workers; or measured");
   sums.links = "measured";
   run.cluster.network = {};
+  run.cluster.host_bandwidths.erase("host-2");
   EXPECT_ERROR(simulate_run(run), ErrorKind::usage,
                "[plan] summation.links of a simulation; got measured, and a link to the server "
                "beside rank 0 of unknown bandwidth, expected known bandwidths of all links to "

@@ -47,10 +47,9 @@ struct Bucket {
   // This rank's block of the mean, [count / ranks]. With Keeps::own_block_only it is undefined
   // before the first step.
   at::Tensor own_block;
-  std::string label;               // names the bucket's collectives
-  std::vector<size_t> members;     // indices of slots, in memory order
-  std::vector<std::string> names;  // of the members' parameters
-  size_t pending = 0;              // members whose gradients are not ready yet
+  std::string label;            // names the bucket's collectives
+  std::vector<size_t> members;  // indices of slots, in memory order
+  size_t pending = 0;           // members whose gradients are not ready yet
   std::optional<comm::Work> work;
   std::optional<comm::Work> copied;  // average of own_block over ReducerOptions::copies
 };

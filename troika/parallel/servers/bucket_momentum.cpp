@@ -11,11 +11,11 @@ void BucketMomentum::lay_out(const std::vector<Bucket>& buckets) {
   if (factor_ == 0) return;
   auto before = std::exchange(momenta_, {});
   for (const auto& bucket : buckets) {
-    for (size_t i = 0; i < bucket.names.size(); ++i) {
+    for (size_t i = 0; i < bucket.gradient.names.size(); ++i) {
       const auto& part = bucket.gradient.parts[i];
-      const auto known = before.find(bucket.names[i]);
+      const auto known = before.find(bucket.gradient.names[i]);
       const bool stays = known != before.end() && known->second.sizes() == part.sizes();
-      momenta_.emplace(bucket.names[i], stays ? known->second : at::zeros_like(part));
+      momenta_.emplace(bucket.gradient.names[i], stays ? known->second : at::zeros_like(part));
     }
   }
 }
@@ -29,29 +29,22 @@ void BucketMomentum::apply(const Bucket& bucket) const {
   if (factor_ == 0) return;
   const at::NoGradGuard no_grad;
   if (!std::isfinite(bucket.gradient.flat.sum().item<double>())) return;
-  for (size_t i = 0; i < bucket.names.size(); ++i) {
+  for (size_t i = 0; i < bucket.gradient.names.size(); ++i) {
     const auto& gradient = bucket.gradient.parts[i];
-    const auto& momentum = momenta_.at(bucket.names[i]);
+    const auto& momentum = momenta_.at(bucket.gradient.names[i]);
     momentum.mul_(factor_).add_(gradient);
     gradient.add_(momentum, factor_);
   }
 }
 
-std::vector<std::string> BucketMomentum::load(
-    const std::map<std::string, at::Tensor>& tensors) const {
+void BucketMomentum::take(std::map<std::string, at::Tensor>& tensors) const {
   const at::NoGradGuard no_grad;
-  std::vector<std::string> left;
-  for (const auto& [key, tensor] : tensors) {
-    if (!key.starts_with(kMomentum)) continue;
-    auto name = key.substr(kMomentum.size());
-    const auto own = momenta_.find(name);
-    if (own != momenta_.end() && own->second.sizes() == tensor.sizes()) {
-      own->second.copy_(tensor);
-    } else {
-      left.push_back(std::move(name));
-    }
+  for (const auto& [name, momentum] : momenta_) {
+    const auto found = tensors.find(std::string(kMomentum) + name);
+    if (found == tensors.end() || found->second.sizes() != momentum.sizes()) continue;
+    momentum.copy_(found->second);
+    tensors.erase(found);
   }
-  return left;
 }
 
 state::StateDict BucketMomentum::tensors() const {

@@ -30,9 +30,9 @@ class BucketMomentum {
   void apply(const Bucket& bucket) const;
   // Forgets what came before.
   void clear() const;
-  // Gives each parameter the tensor of its name in tensors(), if there is one of its shape. The
-  // others keep what they have. Returns the names that no parameter took.
-  std::vector<std::string> load(const std::map<std::string, at::Tensor>& tensors) const;
+  // Moves the tensors of tensors() whose names and shapes are those of parameters to these. The
+  // others keep what they have.
+  void take(std::map<std::string, at::Tensor>& tensors) const;
   // Returns the momentum itself, of parameter NAME as "momentum.NAME".
   state::StateDict tensors() const;
 

@@ -130,6 +130,13 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
     const size_t first = end;
     while (end < partitions_.size() && partitions_[end].bucket == i) ++end;
     laid_.push_back({.count = flat.numel(), .type = type_of(flat), .first = first, .end = end});
+    for (size_t p = 0; p < buckets[i].gradient.names.size(); ++p) {
+      const auto& part = buckets[i].gradient.parts[p];
+      laid_.back().parts.push_back({.name = buckets[i].gradient.names[p],
+                                    .offset = part.storage_offset() - flat.storage_offset(),
+                                    .sizes = part.sizes().vec(),
+                                    .strides = part.strides().vec()});
+    }
   }
   layout_ ^= server::kLayoutBit;
   missing_ = std::make_shared<std::vector<size_t>>(buckets.size());

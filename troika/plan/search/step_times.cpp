@@ -1,7 +1,6 @@
 // The times of stages and messages under a schedule.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 #include <set>
 
@@ -67,15 +66,7 @@ std::vector<int> StepModel::spare_devices() const {
 }
 
 std::vector<int> StepModel::summation_workers(const StepSettings& settings, int replicas) const {
-  const auto& links = links_[settings.profile];
-  const auto ranks = consecutive(0, static_cast<size_t>(replicas));
-  std::map<int, int> roots;  // by host
-  for (const int rank : ranks) roots.try_emplace(links.host(rank), rank);
-  if (roots.size() == 1) return ranks;
-  std::vector<int> workers;
-  for (const auto& [host, root] : roots) workers.push_back(root);
-  std::ranges::sort(workers);
-  return workers;
+  return summing_ranks(consecutive(0, static_cast<size_t>(replicas)), links_[settings.profile]);
 }
 
 std::string StepModel::links_of_sums(const StepSettings& settings, int replicas) const {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,17 +29,6 @@ bool is_local(const layout::Plan& plan) {
 std::vector<int> all_ranks(const SimulatedRun& run) {
   std::vector<int> ranks(static_cast<size_t>(run.plan.mesh.ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-// Returns the first rank of each host.
-std::vector<int> first_ranks(const SimulatedRun& run) {
-  const ClusterLinks links(run.cluster);
-  std::set<int> hosts;
-  std::vector<int> ranks;
-  for (int rank = 0; rank < run.plan.mesh.ranks(); ++rank) {
-    if (hosts.insert(links.host(rank)).second) ranks.push_back(rank);
-  }
   return ranks;
 }
 
@@ -176,13 +164,13 @@ std::vector<int> SimulatedRun::spare_devices() const {
 }
 
 bool SimulatedRun::sums_on_hosts() const {
-  const auto& sums = plan.exchange.summation;
-  const auto hosts = std::ssize(first_ranks(*this));
-  return !sums.asynchronous && sums.local_sums != "none" && hosts > 1 && hosts < plan.mesh.ranks();
+  return std::ssize(summation_workers()) < plan.mesh.ranks();
 }
 
 std::vector<int> SimulatedRun::summation_workers() const {
-  return sums_on_hosts() ? first_ranks(*this) : all_ranks(*this);
+  const auto& sums = plan.exchange.summation;
+  if (sums.asynchronous || sums.local_sums == "none") return all_ranks(*this);
+  return summing_ranks(all_ranks(*this), ClusterLinks(cluster));
 }
 
 std::vector<int> SimulatedRun::server_devices() const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "troika/plan/errors/refuse.h"
 
@@ -34,6 +35,15 @@ double rate_of_probe(const std::vector<int>& senders, int device, const ClusterL
 }
 
 }  // namespace
+
+std::vector<int> summing_ranks(const std::vector<int>& ranks, const ClusterLinks& links) {
+  std::set<int> hosts;
+  std::vector<int> first;
+  for (const int rank : ranks) {
+    if (hosts.insert(links.host(rank)).second) first.push_back(rank);
+  }
+  return hosts.size() > 1 ? first : ranks;
+}
 
 std::vector<double> measured_rates(const std::vector<int>& workers, const std::vector<int>& spares,
                                    const ClusterLinks& links) {

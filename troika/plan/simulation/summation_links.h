@@ -9,6 +9,10 @@
 
 namespace troika::plan {
 
+// Returns those of the ranks that exchange gradients with servers if hosts sum first: the first one
+// of each host, ascending; all if they are on one host.
+std::vector<int> summing_ranks(const std::vector<int>& ranks, const ClusterLinks& links);
+
 // Returns the bandwidths that a run measures at its start, in bytes per second: those of the links
 // of spare hosts' devices, then those of workers'. All workers on other hosts send to a server at
 // once, and the server has everything when the slowest of them has sent it. Workers of one host
