@@ -69,6 +69,31 @@ TEST(Cluster, HostsWithoutDevicesAreSpare) {
                "devices, or one row with count 0");
 }
 
+TEST(Cluster, HostsMayHaveTheirOwnBandwidths) {
+  const auto text = std::string(kText) +
+                    "[[devices]]\nhost = \"cpu-1\"\ncount = 0\n"
+                    "[[hosts]]\nhost = \"cpu-1\"\nbandwidth = 1e9\n"
+                    "[[hosts]]\nhost = \"node-1\"\nbandwidth = 25e8\n";
+  const auto cluster = Cluster::parse(text, "cluster.toml");
+  EXPECT_EQ(cluster.network_of("node-1"), (Link{5e-6, 2.5e9}));
+  EXPECT_EQ(cluster.network_of("node \"2\""), (Link{5e-6, 12.5e9}));
+  EXPECT_EQ(cluster.network_of("cpu-1"), (Link{5e-6, 1e9}));
+  EXPECT_EQ(Cluster::parse(cluster.text(), "again"), cluster) << cluster.text();
+  const auto refused = [&](const std::string& row, const std::string& why) {
+    EXPECT_ERROR(Cluster::parse(text + row, "c"), ErrorKind::usage, "[layout] hosts" + why);
+  };
+  refused("[[hosts]]\nhost = \"cpu-2\"\nbandwidth = 1",
+          ".host (c:31); got cpu-2, expected a host of [[devices]]");
+  refused("[[hosts]]\nhost = \"cpu-1\"\nbandwidth = 1",
+          ".host (c:31); got cpu-1 twice, expected one bandwidth of each host");
+  refused("[[hosts]]\nhost = \"node \\\"2\\\"\"",
+          ".bandwidth (c:30); got none, expected bytes a second, at least 1");
+  refused("[[hosts]]\nhost = \"node-1\"\nbandwidth = -1",
+          ".bandwidth (c:32); got -1, expected a number >= 0");
+  EXPECT_ERROR(Cluster::parse("hosts = 3\n[[devices]]\nhost = \"a\"", "c"), ErrorKind::usage,
+               "[layout] hosts (c:1); got a table, expected an array of tables ([[hosts]])");
+}
+
 TEST(Cluster, RefusesWhatIsNone) {
   const auto refused = [](const std::string& text) {
     try {

@@ -44,6 +44,40 @@ TEST(Exchange, DataParallelContinuesFromItsState) {
   });
 }
 
+// With another number of ranks, a rank may have another one's state.
+TEST(Exchange, ErrorsOfCodecsAreThoseOfTheRank) {
+  comm::local::run(2, [](Group group) {
+    const DataParallelOptions options{.codec = {.name = "topk", .density = 0.3}};
+    Replica replica(kAdam);
+    DataParallel ddp(*replica.module, group, options);
+    for (int i = 0; i < 3; ++i) {
+      replica.backward(group.rank(), i);
+      ddp.finish_backward();
+      ddp.step(*replica.optimizer);
+    }
+    const auto errors_as_of = [&](int rank, int ranks) {
+      auto state = ddp.state();
+      for (auto& [name, tensor] : state) {
+        if (name == "codec_ranks") tensor = torch::tensor({rank, ranks}, torch::kLong);
+      }
+      Replica later(kAdam);
+      DataParallel resumed(*later.module, group, options);
+      resumed.load_state(state);
+      optim::NamedTensors errors;
+      for (const auto& [name, tensor] : resumed.state()) {
+        if (name.starts_with("codec.error.")) errors.emplace_back(name, tensor);
+      }
+      return errors;
+    };
+    const auto own = errors_as_of(group.rank(), 2), scaled = errors_as_of(group.rank(), 1);
+    ASSERT_EQ(own.size(), replica.module->parameters().size());
+    for (size_t i = 0; i < own.size(); ++i) {
+      EXPECT_TRUE(scaled[i].second.equal(2 * own[i].second)) << own[i].first;
+    }
+    EXPECT_THAT(errors_as_of(1 - group.rank(), 2), testing::IsEmpty());
+  });
+}
+
 TEST(Exchange, DataParallelRefusesAForeignState) {
   Replica replica(kAdam);
   DataParallel ddp(*replica.module, comm::local::alone());

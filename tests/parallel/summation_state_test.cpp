@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -64,27 +66,42 @@ optim::NamedTensors of_sums(const optim::NamedTensors& state, const std::string&
   return found;
 }
 
+double most_of(const optim::NamedTensors& state) {
+  double most = 0;
+  for (const auto& [name, tensor] : state) {
+    most = std::max(most, tensor.abs().max().item<double>());
+  }
+  return most;
+}
+
+void expect_equal(const optim::NamedTensors& got, const optim::NamedTensors& expected) {
+  std::map<std::string, at::Tensor> left(expected.begin(), expected.end());
+  for (const auto& [name, tensor] : got) {
+    const auto found = left.find(name);
+    ASSERT_NE(found, left.end()) << name;
+    EXPECT_TRUE(tensor.equal(found->second)) << name;
+    left.erase(found);
+  }
+  EXPECT_THAT(left, testing::IsEmpty());
+}
+
 // A rank that fails saves its state alone, and a server may be lost at a checkpoint.
 TEST(StateOfSums, PartsOfItLoad) {
   comm::local::run(2, [](const Group& group) {
     const auto whole = trained_state(group);
     auto part = whole;
-    std::erase_if(part, [](const auto& entry) { return entry.first.ends_with(".mean_error"); });
+    EXPECT_EQ(std::erase_if(part,
+                            [](const auto& entry) {
+                              return entry.first.starts_with("sums.mean_error.");
+                            }) > 0,
+              group.rank() == 0);
     Course course(group);
     course.ddp.load_state(part);
     const auto loaded = course.ddp.state();
-    const auto find = [](const auto& state, const std::string& wanted) {
-      for (const auto& [name, tensor] : state) {
-        if (name == wanted) return tensor;
-      }
-      return at::Tensor();
-    };
-    const auto own = find(whole, "sums.bucket0.error");
-    ASSERT_TRUE(own.defined());
-    EXPECT_GT(own.abs().max().item<double>(), 0);
-    EXPECT_TRUE(find(loaded, "sums.bucket0.error").equal(own));
+    EXPECT_GT(most_of(of_sums(whole, "sums.error.")), 0);
+    expect_equal(of_sums(loaded, "sums.error."), of_sums(whole, "sums.error."));
     if (group.rank() == 0) {
-      EXPECT_EQ(find(loaded, "sums.bucket0.mean_error").abs().max().item<double>(), 0);
+      EXPECT_EQ(most_of(of_sums(loaded, "sums.mean_error.")), 0);
     }
     course.step(3);
     expect_same_bits_on_all_ranks(group, course.replica.values());
@@ -99,10 +116,8 @@ TEST(StateOfSums, ErrorsWithoutTheirRateAreDropped) {
               1);
     Course course(group);
     course.ddp.load_state(state);
-    const auto errors = of_sums(course.ddp.state(), "sums.bucket");
-    EXPECT_FALSE(errors.empty());
-    for (const auto& [name, tensor] : errors) {
-      EXPECT_EQ(tensor.abs().max().item<double>(), 0) << name;
+    for (const auto* kind : {"sums.error.", "sums.mean_error."}) {
+      EXPECT_EQ(most_of(of_sums(course.ddp.state(), kind)), 0) << kind;
     }
   });
 }
@@ -114,12 +129,12 @@ TEST(StateOfSums, MomentumIsThatOfTheRank) {
     std::vector<Bucket> buckets(1);
     buckets[0].gradient.flat = at::full({10}, 1.0 + group.rank(), at::kDouble);
     buckets[0].gradient.parts = {buckets[0].gradient.flat};
-    buckets[0].members = {0};
+    buckets[0].gradient.names = {"weight"};
     sums.lay_out(buckets);
     sums.start(buckets[0]);
     sums.finish();
     auto state = sums.state();
-    const auto momentum = [&] { return of_sums(sums.state(), "momentum0").at(0).second; };
+    const auto momentum = [&] { return of_sums(sums.state(), "momentum.weight").at(0).second; };
     EXPECT_EQ(momentum()[0].item<double>(), 1.0 + group.rank());
     for (const int64_t rank : {1 - group.rank(), group.rank()}) {
       for (auto& [name, tensor] : state) {
@@ -131,7 +146,53 @@ TEST(StateOfSums, MomentumIsThatOfTheRank) {
   });
 }
 
-// A run may go on with other strategies and options; then the errors are lost.
+// Each bucket has these parameters of two elements. The gradient of the i-th one is 4, 1 + i.
+std::vector<Bucket> named_buckets(const std::vector<std::vector<std::string>>& names) {
+  std::vector<Bucket> buckets;
+  for (const auto& of_bucket : names) {
+    auto& gradient = buckets.emplace_back().gradient;
+    gradient.index = static_cast<int64_t>(buckets.size()) - 1;
+    gradient.names = of_bucket;
+    std::vector<double> values;
+    for (size_t i = 0; i < of_bucket.size(); ++i) values.insert(values.end(), {4, 1.0 + i});
+    gradient.flat = at::tensor(values, at::kDouble);
+    gradient.parts = gradient.flat.chunk(static_cast<int64_t>(of_bucket.size()));
+  }
+  return buckets;
+}
+
+// A run that freezes a parameter and thaws another of the same shape, and has other buckets.
+TEST(StateOfSums, BelongsToParametersByName) {
+  comm::local::run(2, [](const Group& group) {
+    const SummationOptions options{
+        .sums = {.momentum = 0.5},
+        .coding = {.form = server::SumForm::top, .density = 0.5, .error_feedback = true}};
+    SummationServers before(group, options), after(group, options);
+    const auto buckets = named_buckets({{"a", "b"}});
+    before.lay_out(buckets);
+    before.start(buckets[0]);
+    before.finish();
+    const auto others = named_buckets({{"c"}, {"b"}});
+    after.lay_out(others);
+    after.load_state(before.state());
+    std::map<std::string, at::Tensor> loaded;
+    for (const auto& [name, tensor] : after.state()) loaded.emplace(name, tensor);
+    const auto expect = [&](const std::string& name, double first, double second) {
+      ASSERT_TRUE(loaded.contains(name)) << name;
+      EXPECT_TRUE(loaded.at(name).equal(at::tensor({first, second}, at::kDouble)))
+          << name << loaded.at(name);
+    };
+    expect("momentum.b", 4, 2);
+    expect("momentum.c", 0, 0);
+    // Half of the numbers were sent: 4 + 0.5 * 4 of each parameter.
+    expect("error.b", 0, 3);
+    expect("error.c", 0, 0);
+    EXPECT_EQ(loaded.size(), group.rank() == 0 ? 9u : 7u);
+    group.barrier();
+  });
+}
+
+// A run may go on with other strategies and options, which drop the errors, and with other buckets.
 TEST(StateOfSums, OthersLoadWithoutIt) {
   comm::local::run(2, [](const Group& group) {
     const auto whole = trained_state(group);
@@ -148,8 +209,9 @@ TEST(StateOfSums, OthersLoadWithoutIt) {
     without.step(3);
     Course smaller(group, true, 64);
     smaller.ddp.load_state(whole);
-    for (const auto& [name, tensor] : of_sums(smaller.ddp.state(), "sums.bucket")) {
-      EXPECT_EQ(tensor.abs().max().item<double>(), 0) << name;
+    EXPECT_GT(smaller.ddp.bucket_count(), 1u);
+    for (const auto* kind : {"sums.error.", "sums.mean_error."}) {
+      expect_equal(of_sums(smaller.ddp.state(), kind), of_sums(whole, kind));
     }
     smaller.step(3);
     expect_same_bits_on_all_ranks(group, smaller.replica.values());
@@ -160,10 +222,10 @@ TEST(StateOfSums, OthersLoadWithoutIt) {
 TEST(StateOfSums, AForeignOneIsRefusedAsAWhole) {
   comm::local::run(2, [](const Group& group) {
     auto state = trained_state(group);
-    state.emplace_back("sums.bucket0.momentum", at::ones({1}));
+    state.emplace_back("sums.bucket0.error", at::ones({1}));
     Course course(group);
     EXPECT_ERROR(course.ddp.load_state(state), ErrorKind::usage,
-                 "[parallel] the state of summation servers; got bucket0.momentum, expected errors "
+                 "[parallel] the state of summation servers; got bucket0.error, expected errors "
                  "of codecs, and momentum");
     group.barrier();
     course.step(3);
@@ -177,6 +239,8 @@ TEST(StateOfSums, IsEmptyInsideOfAStep) {
     const auto sums = lossy_sums(group);
     std::vector<Bucket> buckets(1);
     buckets[0].gradient.flat = at::ones({100}, at::kDouble);
+    buckets[0].gradient.parts = {buckets[0].gradient.flat};
+    buckets[0].gradient.names = {"weight"};
     sums->lay_out(buckets);
     if (group.rank() == 0) {
       sums->start(buckets[0]);

@@ -119,7 +119,7 @@ TEST(SummationServers, RefuseWhatTheyCannotDo) {
       comm::local::run(
           1, [](const Group& group) { SummationServers(group, {.sums = {.links = "100, x"}}); }),
       ErrorKind::usage,
-      "[parallel] bandwidths of links; got `100, x`, expected 1 numbers with commas: of 0 "
+      "[layout] bandwidths of links; got `100, x`, expected 1 numbers with commas: of 0 "
       "spare machines, then of 1 workers; or measured");
   comm::local::run(1, [](const Group& group) {
     const auto sums = std::make_shared<SummationServers>(group, SummationOptions{});

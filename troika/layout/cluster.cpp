@@ -134,6 +134,30 @@ void add_devices(Cluster& cluster, const Section& row, int most) {
        .flops = row.rate("flops")});
 }
 
+void add_bandwidth(Cluster& cluster, const Section& row) {
+  row.require_keys({"host", "bandwidth"});
+  const auto host = row.text("host");
+  const auto is_in = [&](const std::vector<std::string>& hosts) {
+    return std::ranges::count(hosts, host) > 0;
+  };
+  if (!is_in(cluster.hosts) && !is_in(cluster.spares)) {
+    row.refuse_value("host", host, "a host of [[devices]]");
+  }
+  const double bandwidth = row.rate("bandwidth");
+  if (bandwidth == 0) row.refuse_value("bandwidth", "none", "bytes a second, at least 1");
+  if (!cluster.host_bandwidths.emplace(host, bandwidth).second) {
+    row.refuse_value("host", host + " twice", "one bandwidth of each host");
+  }
+}
+
+// Returns the tables of an array; null if there is no such key.
+const toml::array* rows_of(const toml::table& root, std::string_view key, std::string_view file) {
+  const auto* given = root.get(key);
+  if (!given || given->is_array()) return given ? given->as_array() : nullptr;
+  refuse(fmt::format("{} ({}:{})", key, file, given->source().begin.line), "a table",
+         "an array of tables", fmt::format("[[{}]]", key));
+}
+
 }  // namespace
 
 Cluster Cluster::uniform(int hosts, int count) {
@@ -154,7 +178,7 @@ Cluster Cluster::parse(std::string_view toml, std::string_view name, int most) {
            std::string(problem.description()), "", "see https://toml.io");
   }
   const Section file(root, name, "");
-  file.require_keys({"links", "devices"});
+  file.require_keys({"links", "hosts", "devices"});
   Cluster cluster;
   if (file.has("links")) {
     const auto links = file.section("links");
@@ -166,14 +190,13 @@ Cluster Cluster::parse(std::string_view toml, std::string_view name, int most) {
       cluster.*link = {row.number<double>("latency", 0, 0, kMostLatency), row.rate("bandwidth")};
     }
   }
-  if (const auto* rows = root["devices"].as_array()) {
+  if (const auto* rows = rows_of(root, "devices", name)) {
     for (const auto& row : *rows) add_devices(cluster, {row, name, "devices"}, most);
   }
+  if (const auto* rows = rows_of(root, "hosts", name)) {
+    for (const auto& row : *rows) add_bandwidth(cluster, {row, name, "hosts"});
+  }
   if (cluster.devices.empty()) {
-    if (const auto* given = root.get("devices"); given && !given->is_array()) {
-      refuse(fmt::format("devices ({}:{})", name, given->source().begin.line), "a table",
-             "an array of tables", "[[devices]]");
-    }
     refuse(fmt::format("{} has no devices", name), "", "a table [[devices]] with a host");
   }
   return cluster;
@@ -184,6 +207,10 @@ std::string Cluster::text() const {
   for (const auto& [key, link] : kLinks) {
     text += fmt::format("[links.{}]\nlatency = {}  # seconds\nbandwidth = {}  # bytes a second\n\n",
                         key, (this->*link).latency, (this->*link).bandwidth);
+  }
+  for (const auto& [host, bandwidth] : host_bandwidths) {
+    text += fmt::format("[[hosts]]\nhost = {}\nbandwidth = {}\n\n",
+                        show(toml::value<std::string>(host)), bandwidth);
   }
   for (const auto& row : devices) {
     const toml::value<std::string> host(hosts[static_cast<size_t>(row.host)]);
@@ -209,6 +236,11 @@ const Devices& Cluster::devices_of(int rank) const {
   auto row = devices.begin();
   for (int end = row->count; rank >= end; end += row->count) ++row;
   return *row;
+}
+
+Link Cluster::network_of(const std::string& name) const {
+  const auto own = host_bandwidths.find(name);
+  return {network.latency, own == host_bandwidths.end() ? network.bandwidth : own->second};
 }
 
 }  // namespace troika::layout

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,10 @@ inline constexpr int kMostDevices = 16'384;
 //   latency = 5e-06        # seconds
 //   bandwidth = 12500000000  # bytes a second
 //
+//   [[hosts]]              # hosts whose links to the network have other bandwidths
+//   host = "node-1"
+//   bandwidth = 1250000000
+//
 //   [[devices]]            # in the order of ranks
 //   host = "node-1"
 //   count = 4              # default: 1; 0: a spare host, for a summation server
@@ -65,19 +70,24 @@ struct Cluster {
   // Hosts without devices, which can have servers; others than `hosts`.
   std::vector<std::string> spares = {};
   Link group = {}, host = {}, network = {};
+  // Bytes per second of the links to the network of these hosts and spare hosts, by name; > 0. The
+  // others have that of `network`.
+  std::map<std::string, double> host_bandwidths = {};
 
   // Returns `count` devices on each of `hosts` hosts, with everything else unknown.
   static Cluster uniform(int hosts, int count);
   // Reads the text form; `name` is the file's name, for errors. Throws Error(usage) with the line
   // for invalid TOML, an unknown key (naming the nearest known one), a missing host, a value of the
-  // wrong type, a number out of its range, more devices than `most` in all, and a spare host with
-  // devices; also if there is no device.
+  // wrong type, a number out of its range, more devices than `most` in all, a spare host with
+  // devices, and a bandwidth of a host that is not there or has one; also if there is no device.
   static Cluster parse(std::string_view toml, std::string_view name, int most = kMostDevices);
   std::string text() const;
 
   int ranks() const;
   // Returns the entry of `devices` that contains this rank.
   const Devices& devices_of(int rank) const;
+  // Returns the link between a host or spare host of this name and the network.
+  Link network_of(const std::string& name) const;
 
   bool operator==(const Cluster&) const = default;
 };

@@ -7,6 +7,8 @@
 #include <numeric>
 
 #include "troika/base/error.h"
+#include "troika/base/text.h"
+#include "troika/layout/errors/refuse.h"
 
 namespace troika::layout {
 
@@ -17,7 +19,7 @@ constexpr int64_t kMostPartition = int64_t{1} << 30;  // as servers take
 
 void require(bool holds, const char* what, const std::string& got, const char* expected) {
   if (holds) return;
-  throw Error("layout", ErrorKind::usage, {.what = what, .got = got, .expected = expected});
+  refuse(what, got, expected);
 }
 
 void require_rates(std::span<const double> rates) {
@@ -78,6 +80,33 @@ SummationSplit split_sums(int workers, int spares) {
           fmt::format("{} and {}", workers, spares), "at least 1 and at least 0");
   return split_sums(std::vector<double>(static_cast<size_t>(workers), 1),
                     std::vector<double>(static_cast<size_t>(spares), 1));
+}
+
+SummationSplit split_by_links(std::span<const double> links, int64_t spares) {
+  const auto first = static_cast<size_t>(spares);
+  return split_sums(links.subspan(first), links.first(first));
+}
+
+std::vector<double> read_links(const std::string& text, int workers, int64_t spares) {
+  const auto count = static_cast<size_t>(workers + spares);
+  if (text.empty()) return std::vector<double>(count, 1);
+  std::vector<double> rates;
+  bool are_numbers = true;
+  for (const auto& word : split(text, ',')) {
+    const auto rate = parse_double(trim(word));
+    are_numbers = are_numbers && rate;
+    rates.push_back(rate.value_or(0));
+  }
+  if (are_numbers && rates.size() == count) return rates;
+  refuse("bandwidths of links", "`" + text + "`",
+         fmt::format("{} numbers with commas: of {} spare machines, then of {} workers; or {}",
+                     count, spares, workers, kMeasuredBandwidths));
+}
+
+double local_sum_share(const SummationExchange& sums, std::string_view precision) {
+  const bool is_half = sums.local_sums == "fp16" || sums.local_sums == "bf16";
+  const bool is_double = precision == "64" || precision == "64-true";
+  return !is_half ? 1 : is_double ? 0.25 : 0.5;
 }
 
 std::vector<Partition> partition_sums(std::span<const int64_t> bucket_bytes,

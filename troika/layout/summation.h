@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troika::layout {
@@ -37,6 +38,8 @@ struct SummationSplit {
 SummationSplit split_sums(std::span<const double> workers, std::span<const double> spares);
 // The same for equal links of 1 byte per second.
 SummationSplit split_sums(int workers, int spares);
+// The same for the bandwidths of the links of `spares` machines and then of workers.
+SummationSplit split_by_links(std::span<const double> links, int64_t spares);
 
 // How workers exchange gradients with summation servers.
 struct SummationExchange {
@@ -67,6 +70,17 @@ struct SummationExchange {
 
   bool operator==(const SummationExchange&) const = default;
 };
+
+// The value of SummationExchange::links for measured bandwidths.
+inline constexpr std::string_view kMeasuredBandwidths = "measured";
+
+// Reads another value of SummationExchange::links: the bandwidths of the links of spare machines
+// and then of workers; equal ones if it is empty. Throws Error(usage) unless it has a number for
+// each.
+std::vector<double> read_links(const std::string& text, int workers, int64_t spares);
+
+// Returns the bytes of sums inside a machine for each byte of gradients of this precision.
+double local_sum_share(const SummationExchange& sums, std::string_view precision);
 
 // A piece of a bucket of gradients that is pushed, summed and pulled by itself.
 struct Partition {

@@ -67,6 +67,7 @@ std::vector<Bucket> make_buckets(const comm::Group& group, std::vector<GradientS
     bucket.label = fmt::format("gradient bucket {}", bucket.gradient.index);
     bucket.members = indices;
     for (const size_t i : indices) {
+      bucket.gradient.names.push_back(slots[i].name);
       slots[i].bucket = buckets.size() - 1;
       slots[i].offset =
           layout::item_offset(bucket.count, slots[i].parameter.numel(), shard_multiple);

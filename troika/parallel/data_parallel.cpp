@@ -21,6 +21,8 @@ namespace troika::parallel {
 namespace {
 
 constexpr std::string_view kCodec = "codec.";
+// The rank that has saved the codec's state, and the size of its group.
+constexpr const char* kCodecRanks = "codec_ranks";
 
 }  // namespace
 
@@ -174,6 +176,9 @@ optim::NamedTensors DataParallel::state() const {
   optim::NamedTensors result;
   if (codec_) {
     state::append(result, std::string(kCodec), codec_->state());
+    if (!result.empty()) {
+      result.emplace_back(kCodecRanks, at::tensor({group_.rank(), group_.size()}, at::kLong));
+    }
   }
   if (options_.sums) state::append(result, std::string(kStateOfSums), options_.sums->state());
   if (reducer_->order_is_final()) {
@@ -191,10 +196,16 @@ optim::NamedTensors DataParallel::state() const {
 void DataParallel::load_state(const optim::NamedTensors& saved) {
   const auto state = options_.sums ? saved : without_sums(saved);
   state::StateDict codec_state, state_of_sums;
+  double weight_of_errors = 1;
   std::vector<std::string> order;
   for (const auto& [name, tensor] : state) {
     if (codec_ && name.starts_with(kCodec)) {
       codec_state.emplace_back(name.substr(kCodec.size()), tensor);
+      continue;
+    }
+    if (codec_ && name == kCodecRanks && tensor.numel() == 2) {
+      const bool is_own = tensor[0].item<int64_t>() == group_.rank();
+      weight_of_errors = is_own ? group_.size() / tensor[1].item<double>() : 0;
       continue;
     }
     if (name.starts_with(kStateOfSums)) {
@@ -212,7 +223,7 @@ void DataParallel::load_state(const optim::NamedTensors& saved) {
   }
   options_.bucket_order = order;
   make_reducer();
-  if (codec_) codec_->load_state(codec_state);
+  if (codec_) codec_->load_state(codec_state, weight_of_errors);
   if (options_.sums) options_.sums->load_state(state_of_sums);
 }
 

@@ -34,7 +34,7 @@ void check_options(const CodecOptions& options) {
 
 }  // namespace
 
-void Codec::load_state(const state::StateDict& state) {
+void Codec::load_state(const state::StateDict& state, double) {
   if (!state.empty()) codec::refuse_state(name(), state.front().first);
 }
 

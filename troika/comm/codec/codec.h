@@ -17,16 +17,18 @@ namespace troika::comm {
 
 // A bucket of gradients. `flat` is one-dimensional, contiguous, of a floating type and without a
 // graph. `parts` are views of `flat`, one after another without gaps, with the shapes and memory
-// layouts of the parameters.
+// layouts of the parameters, and `names` are those of the parameters. Codecs with a state need
+// them.
 struct GradientBucket {
   int64_t index = 0;
   at::Tensor flat;
   std::vector<at::Tensor> parts;
+  std::vector<std::string> names = {};
 };
 
 // Every rank of a group owns one codec and calls it for the same buckets in the same order. With
-// error feedback, each rank keeps the compression error of each bucket and adds it to the bucket's
-// next gradient, so that over any number of steps
+// error feedback, each rank keeps the compression error of each parameter and adds it to the
+// parameter's next gradient, in whatever bucket, so that over any number of steps
 //   sum over ranks of inputs = ranks * sum of results + sum over ranks of kept errors
 // up to rounding of the computation type: float64 for float64 buckets, otherwise float32. Not
 // thread-safe.
@@ -42,14 +44,15 @@ class Codec {
   // match the kept state.
   virtual void average(const Group& group, const GradientBucket& bucket) = 0;
 
-  // Everything the next step depends on, under stable names ("bucket0.error", "bucket0.step",
-  // "bucket0.part3.q"), for a checkpoint of this rank. The caller must not write to the tensors;
-  // later steps do not change them.
+  // Everything the next step depends on, under the names of parameters ("error.NAME", "step.NAME",
+  // "q.NAME"), for a checkpoint of this rank. The caller must not write to the tensors; later steps
+  // do not change them.
   virtual state::StateDict state() const { return {}; }
-  // Replaces the state by copies of these tensors. The next average() then gives the same bits as
-  // in the codec that was saved. Throws Error(usage) that names a tensor that does not belong, and
-  // changes nothing.
-  virtual void load_state(const state::StateDict& state);
+  // Replaces the state by copies of these tensors, with kept errors times `weight`: the ranks of
+  // the group / those of the saved codec's group, or 0 if another rank has saved the state. With 1,
+  // the next average() gives the same bits as in the codec that was saved. Throws Error(usage) that
+  // names a tensor that does not belong, and changes nothing.
+  virtual void load_state(const state::StateDict& state, double weight = 1);
 };
 
 struct CodecOptions {

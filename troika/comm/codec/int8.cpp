@@ -62,7 +62,7 @@ class Int8 : public Codec {
 
   // Runs on the host, also for buckets on a device.
   void average(const Group& group, const GradientBucket& bucket) override {
-    const at::Tensor values = errors_.added_to(bucket).cpu();
+    const at::Tensor values = errors_.added_to(bucket, at::kCPU);
     const auto type = values.scalar_type();
     const int64_t count = values.numel();
     const int64_t block = encoding_.block();
@@ -104,7 +104,9 @@ class Int8 : public Codec {
   }
 
   state::StateDict state() const override { return errors_.state(); }
-  void load_state(const state::StateDict& state) override { errors_.load(state, name()); }
+  void load_state(const state::StateDict& state, double weight) override {
+    errors_.load(state, weight, name());
+  }
 
  private:
   const Int8Encoding encoding_;

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "troika/base/error.h"
@@ -17,7 +20,7 @@ namespace {
 
 // A compressed part of a bucket.
 struct Matrix {
-  int64_t part = 0;
+  size_t part = 0;
   int64_t begin = 0;  // in flat
   MatrixShape shape;
 
@@ -46,7 +49,7 @@ Plan make_plan(const GradientBucket& bucket, int64_t rank) {
     const int64_t count = part.numel();
     const auto shape = MatrixShape::of(part.sizes(), rank);
     if (shape.pays()) {
-      plan.matrices.push_back({static_cast<int64_t>(i), begin, shape});
+      plan.matrices.push_back({i, begin, shape});
     } else {
       plan.raw.push_back({begin, count});
     }
@@ -81,36 +84,38 @@ class PowerSgd : public Codec {
   std::string_view name() const override { return "powersgd"; }
 
   void average(const Group& group, const GradientBucket& bucket) override {
-    Kept& kept = kept_[bucket.index];
-    if (kept.step < options_.start_step) {
+    require_names(bucket);
+    int64_t step = std::numeric_limits<int64_t>::max();  // of the newest part
+    for (const auto& part : bucket.names) step = std::min(step, kept_[part].step);
+    if (step < options_.start_step) {
       const std::string label = fmt::format("bucket {}", bucket.index);
       group.all_reduce(bucket.flat, ReduceOp::average, {.label = label}).wait();
     } else {
-      compress(group, bucket, kept);
+      compress(group, bucket, step);
     }
-    ++kept.step;
+    for (const auto& part : bucket.names) ++kept_[part].step;
   }
 
   state::StateDict state() const override;
-  void load_state(const state::StateDict& state) override;
+  void load_state(const state::StateDict& state, double weight) override;
 
  private:
-  // The state of one bucket.
+  // The state of a part.
   struct Kept {
-    int64_t step = 0;                 // number of averages so far
-    std::map<int64_t, at::Tensor> q;  // by part
+    int64_t step = 0;  // number of averages so far
+    at::Tensor q;      // undefined: none
   };
 
-  void compress(const Group& group, const GradientBucket& bucket, Kept& kept);
-  at::Tensor query(const GradientBucket& bucket, const Matrix& matrix, const Kept& kept) const;
+  void compress(const Group& group, const GradientBucket& bucket, int64_t step);
+  at::Tensor query(const GradientBucket& bucket, const Matrix& matrix, int64_t step) const;
 
   const CodecOptions options_;
   ErrorMemory errors_;
-  std::map<int64_t, Kept> kept_;  // by bucket
+  std::map<std::string, Kept> kept_;  // by parameter
 };
 
-void PowerSgd::compress(const Group& group, const GradientBucket& bucket, Kept& kept) {
-  const at::Tensor input = errors_.added_to(bucket);
+void PowerSgd::compress(const Group& group, const GradientBucket& bucket, int64_t step) {
+  const at::Tensor input = errors_.added_to(bucket, bucket.flat.device());
   const Plan plan = make_plan(bucket, options_.rank);
   const auto label = [&](std::string_view what) {
     return fmt::format("bucket {} {}", bucket.index, what);
@@ -120,7 +125,7 @@ void PowerSgd::compress(const Group& group, const GradientBucket& bucket, Kept& 
   for (const Raw& part : plan.raw) raw.push_back(part.of(bucket.flat));
   std::vector<at::Tensor> p;
   for (const Matrix& matrix : plan.matrices) {
-    p.push_back(at::mm(matrix.of(input), query(bucket, matrix, kept)));
+    p.push_back(at::mm(matrix.of(input), query(bucket, matrix, step)));
   }
   raw = average_fused(group, raw, label("uncompressed"));
   p = average_fused(group, p, label("P"));
@@ -142,51 +147,47 @@ void PowerSgd::compress(const Group& group, const GradientBucket& bucket, Kept& 
     errors_.keep(bucket, input);
   }
   if (options_.warm_start) {
-    for (size_t i = 0; i < q.size(); ++i) kept.q[plan.matrices[i].part] = q[i];
+    for (size_t i = 0; i < q.size(); ++i) kept_[bucket.names[plan.matrices[i].part]].q = q[i];
   }
 }
 
 // Returns the orthonormal Q for this step, the same on all ranks.
-at::Tensor PowerSgd::query(const GradientBucket& bucket, const Matrix& matrix,
-                           const Kept& kept) const {
+at::Tensor PowerSgd::query(const GradientBucket& bucket, const Matrix& matrix, int64_t step) const {
   const auto type = computation_type(bucket.flat.scalar_type());
   const at::Tensor q = at::zeros({matrix.shape.columns, matrix.shape.rank}, at::kDouble);
-  if (const auto last = kept.q.find(matrix.part); last != kept.q.end()) {
-    check_fits({.bucket = bucket.index, .part = matrix.part, .field = "q"}, last->second, q.sizes(),
-               type);
-    q.copy_(last->second);
+  const auto& name = bucket.names[matrix.part];
+  if (const auto& last = kept_.at(name).q; last.defined()) {
+    check_fits({"q", name}, last, q.sizes(), type);
+    q.copy_(last);
   }
-  make_query(q, mix(options_.seed, static_cast<uint64_t>(kept.step),
-                    mix(static_cast<uint64_t>(bucket.index), static_cast<uint64_t>(matrix.part))));
+  make_query(q, mix(options_.seed, static_cast<uint64_t>(step),
+                    mix(static_cast<uint64_t>(bucket.index), uint64_t{matrix.part})));
   return q.to(bucket.flat.options().dtype(type));
 }
 
 state::StateDict PowerSgd::state() const {
   auto state = errors_.state();
-  for (const auto& [bucket, kept] : kept_) {
-    state.emplace_back(StateKey{.bucket = bucket, .field = "step"}.to_text(),
-                       at::full({1}, kept.step, at::kLong));
-    for (const auto& [part, q] : kept.q) {
-      state.emplace_back(StateKey{.bucket = bucket, .part = part, .field = "q"}.to_text(), q);
-    }
+  for (const auto& [parameter, kept] : kept_) {
+    state.emplace_back(StateKey{"step", parameter}.to_text(), at::full({1}, kept.step, at::kLong));
+    if (kept.q.defined()) state.emplace_back(StateKey{"q", parameter}.to_text(), kept.q);
   }
   return state;
 }
 
-void PowerSgd::load_state(const state::StateDict& state) {
+void PowerSgd::load_state(const state::StateDict& state, double weight) {
   state::StateDict errors;
-  std::map<int64_t, Kept> loaded;
+  std::map<std::string, Kept> loaded;
   for (const auto& [name, tensor] : state) {
     const auto key = StateKey::from_text(name);
-    if (key && key->field == "q" && key->part && options_.warm_start) {
-      loaded[key->bucket].q[*key->part] = tensor.detach().clone();
-    } else if (key && key->field == "step" && !key->part && tensor.numel() == 1) {
-      loaded[key->bucket].step = tensor.item<int64_t>();
+    if (key.field == "q" && !key.parameter.empty() && options_.warm_start) {
+      loaded[key.parameter].q = tensor.detach().clone();
+    } else if (key.field == "step" && !key.parameter.empty() && tensor.numel() == 1) {
+      loaded[key.parameter].step = tensor.item<int64_t>();
     } else {
       errors.emplace_back(name, tensor);
     }
   }
-  errors_.load(errors, this->name());
+  errors_.load(errors, weight, this->name());
   kept_ = std::move(loaded);
 }
 

@@ -71,7 +71,7 @@ class TopK : public Codec {
   std::string_view name() const override { return encoding_.name(); }
 
   void average(const Group& group, const GradientBucket& bucket) override {
-    const at::Tensor input = errors_.added_to(bucket);
+    const at::Tensor input = errors_.added_to(bucket, bucket.flat.device());
     const auto type = bucket.flat.scalar_type();
     const at::Tensor own =
         at::empty({encoding_.bytes_for(input.numel(), type)}, input.options().dtype(at::kByte));
@@ -86,7 +86,9 @@ class TopK : public Codec {
   }
 
   state::StateDict state() const override { return errors_.state(); }
-  void load_state(const state::StateDict& state) override { errors_.load(state, name()); }
+  void load_state(const state::StateDict& state, double weight) override {
+    errors_.load(state, weight, name());
+  }
 
  private:
   const TopKEncoding encoding_;

@@ -1,7 +1,6 @@
 #include "troika/parallel/servers/bucket_momentum.h"
 
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "troika/compat/torch.h"
@@ -10,40 +9,48 @@ namespace troika::parallel {
 
 void BucketMomentum::lay_out(const std::vector<Bucket>& buckets) {
   if (factor_ == 0) return;
-  std::map<size_t, at::Tensor> laid;
-  bool are_same = true;
+  auto before = std::exchange(momenta_, {});
   for (const auto& bucket : buckets) {
-    for (size_t i = 0; i < bucket.members.size(); ++i) {
+    for (size_t i = 0; i < bucket.gradient.names.size(); ++i) {
       const auto& part = bucket.gradient.parts[i];
-      const auto before = momenta_.find(bucket.members[i]);
-      are_same = are_same && before != momenta_.end() && before->second.sizes() == part.sizes();
-      laid.emplace(bucket.members[i], at::zeros_like(part));
+      const auto known = before.find(bucket.gradient.names[i]);
+      const bool stays = known != before.end() && known->second.sizes() == part.sizes();
+      momenta_.emplace(bucket.gradient.names[i], stays ? known->second : at::zeros_like(part));
     }
   }
-  if (!are_same || laid.size() != momenta_.size()) momenta_ = std::move(laid);
 }
 
 void BucketMomentum::clear() const {
   const at::NoGradGuard no_grad;
-  for (const auto& [slot, momentum] : momenta_) momentum.zero_();
+  for (const auto& [name, momentum] : momenta_) momentum.zero_();
 }
 
 void BucketMomentum::apply(const Bucket& bucket) const {
   if (factor_ == 0) return;
   const at::NoGradGuard no_grad;
   if (!std::isfinite(bucket.gradient.flat.sum().item<double>())) return;
-  for (size_t i = 0; i < bucket.members.size(); ++i) {
+  for (size_t i = 0; i < bucket.gradient.names.size(); ++i) {
     const auto& gradient = bucket.gradient.parts[i];
-    const auto& momentum = momenta_.at(bucket.members[i]);
+    const auto& momentum = momenta_.at(bucket.gradient.names[i]);
     momentum.mul_(factor_).add_(gradient);
     gradient.add_(momentum, factor_);
   }
 }
 
+void BucketMomentum::take(std::map<std::string, at::Tensor>& tensors) const {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, momentum] : momenta_) {
+    const auto found = tensors.find(std::string(kMomentum) + name);
+    if (found == tensors.end() || found->second.sizes() != momentum.sizes()) continue;
+    momentum.copy_(found->second);
+    tensors.erase(found);
+  }
+}
+
 state::StateDict BucketMomentum::tensors() const {
   state::StateDict result;
-  for (const auto& [slot, momentum] : momenta_) {
-    result.emplace_back("momentum" + std::to_string(slot), momentum);
+  for (const auto& [name, momentum] : momenta_) {
+    result.emplace_back(std::string(kMomentum) + name, momentum);
   }
   return result;
 }

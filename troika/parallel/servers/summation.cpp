@@ -7,13 +7,10 @@
 #include <exception>
 #include <memory>
 #include <numeric>
-#include <span>
-#include <string_view>
 #include <utility>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
-#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/layout/lead_bytes.h"
 #include "troika/parallel/servers/embedded_world.h"
@@ -24,33 +21,6 @@
 namespace troika::parallel {
 
 namespace {
-
-constexpr std::string_view kMeasuredLinks = "measured";
-
-// Reads the bandwidths of links, those of spare machines first. Equal ones if there is no text.
-std::vector<double> links_from(const std::string& text, int workers, int64_t spares) {
-  const auto count = static_cast<size_t>(workers + spares);
-  if (text.empty()) return std::vector<double>(count, 1);
-  std::vector<double> rates;
-  bool are_numbers = true;
-  for (const auto& word : split(text, ',')) {
-    const auto rate = parse_double(trim(word));
-    are_numbers = are_numbers && rate;
-    rates.push_back(rate.value_or(0));
-  }
-  if (are_numbers && rates.size() == count) return rates;
-  throw Error("parallel", ErrorKind::usage,
-              {.what = "bandwidths of links",
-               .got = "`" + text + "`",
-               .expected = fmt::format("{} numbers with commas: of {} spare machines, then of {} "
-                                       "workers; or {}",
-                                       count, spares, workers, kMeasuredLinks)});
-}
-
-layout::SummationSplit split_of(std::span<const double> links, int64_t spares) {
-  return layout::split_sums(links.subspan(static_cast<size_t>(spares)),
-                            links.first(static_cast<size_t>(spares)));
-}
 
 std::vector<int> members_of(const comm::Group& group, const SummationOptions& options) {
   if (!options.members.empty()) return options.members;
@@ -82,12 +52,14 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
                  .hint = "troika launch --servers K --workers N starts them"});
   }
   const auto& links = options_.sums.links;
-  const bool is_measured = links == kMeasuredLinks;
+  const bool is_measured = links == layout::kMeasuredBandwidths;
   const auto members = members_of(group_, options_);
   const auto found = std::ranges::find(members, group_.rank());
   const auto workers = static_cast<int>(members.size());
   members_ = workers;
-  shares_ = split_of(links_from(is_measured ? "" : links, workers, spares), spares).shares();
+  shares_ =
+      layout::split_by_links(layout::read_links(is_measured ? "" : links, workers, spares), spares)
+          .shares();
   if (!is_launched && group_.size() == 1) return;
   server::WorldParts parts{.scheduler = scheduler_options(options_.servers),
                            .service = summation_service};
@@ -114,7 +86,7 @@ SummationServers::SummationServers(const comm::Group& group, const SummationOpti
     for (const int rank : members) own.servers.push_back(fmt::format("server-{}", spares + rank));
     if (among_members) {
       link_rates_ = measure_links(*among_members, endpoint, own.servers);
-      shares_ = split_of(link_rates_, spares).shares();
+      shares_ = layout::split_by_links(link_rates_, spares).shares();
     }
     for (const double share : shares_) {
       // Workers whose updates are added at once do not keep together.
@@ -158,6 +130,13 @@ void SummationServers::lay_out(const std::vector<Bucket>& buckets) {
     const size_t first = end;
     while (end < partitions_.size() && partitions_[end].bucket == i) ++end;
     laid_.push_back({.count = flat.numel(), .type = type_of(flat), .first = first, .end = end});
+    for (size_t p = 0; p < buckets[i].gradient.names.size(); ++p) {
+      const auto& part = buckets[i].gradient.parts[p];
+      laid_.back().parts.push_back({.name = buckets[i].gradient.names[p],
+                                    .offset = part.storage_offset() - flat.storage_offset(),
+                                    .sizes = part.sizes().vec(),
+                                    .strides = part.strides().vec()});
+    }
   }
   layout_ ^= server::kLayoutBit;
   missing_ = std::make_shared<std::vector<size_t>>(buckets.size());

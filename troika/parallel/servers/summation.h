@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "troika/base/trace.h"
@@ -67,16 +69,17 @@ class SummationServers : public BucketSums {
   void finish() override;
   size_t finish_any(const std::vector<size_t>& buckets) override;
   void drop() override;
-  // With error feedback, "bucketB.error" is what encodings have left out of this rank's gradients
-  // in bucket B so far, and "bucketB.mean_error", of rank 0, what servers' have left out of means.
+  // With error feedback, "error.NAME" is what encodings have left out of this rank's gradients of
+  // parameter NAME so far, and "mean_error.NAME", of rank 0, what servers' have left out of means.
   // "rate" is the last learning rate above 0, and "members" the number of ranks that push: if it is
-  // another one later, loaded errors are scaled. With momentum, "momentumP" is that of parameter P
-  // on this rank. "rank" is the rank. Blocks; does not wait for other ranks. Empty, with a warning,
-  // if servers are lost or buckets are under way.
+  // another one later, loaded errors are scaled. With momentum, "momentum.NAME" is that of the
+  // parameter on this rank. "rank" is the rank. Blocks; does not wait for other ranks. Empty, with
+  // a warning, if servers are lost or buckets are under way.
   state::StateDict state() override;
   // A rank that loads the errors or momentum of another rank's gradients has none, nor has one
-  // without them. If this run keeps no such tensors, or they are not of all of these buckets, warns
-  // and loads none. Ranks that are no members ignore it.
+  // without them. A parameter has the tensors of its name and shape, or none, in whatever bucket.
+  // If this run keeps no such tensors, or lacks their parameters, warns and drops them. Ranks that
+  // are no members ignore it. Throws Error(usage) for other names.
   void load_state(const state::StateDict& state) override;
 
   // Whether state() of this rank has tensors between steps.
@@ -97,11 +100,21 @@ class SummationServers : public BucketSums {
   const std::vector<double>& link_rates() const { return link_rates_; }
 
  private:
+  // A parameter's part of a bucket.
+  struct LaidPart {
+    std::string name;
+    int64_t offset = 0;  // elements
+    std::vector<int64_t> sizes = {}, strides = {};
+
+    at::Tensor of(const at::Tensor& flat) const { return flat.as_strided(sizes, strides, offset); }
+  };
+
   // A bucket as it was laid out.
   struct Laid {
     int64_t count = 0;  // elements
     server::ValueType type = server::ValueType::float32;
     size_t first = 0, end = 0;  // its partitions
+    std::vector<LaidPart> parts = {};
   };
 
   void push(const Bucket& bucket, server::SummationAction action);
@@ -111,10 +124,20 @@ class SummationServers : public BucketSums {
             const std::function<void()>& done);
   // Returns zeros like a bucket.
   at::Tensor zeros_like_bucket(size_t bucket) const;
+  // Adds copies of the parts of `flat`, which is like the bucket, to a state: those of parameter
+  // NAME as `kind` + NAME.
+  void save_parts(size_t bucket, const std::string& kind, const at::Tensor& flat,
+                  state::StateDict& state) const;
+  // Moves the tensors of this kind and of the bucket's parameters into one like the bucket, with
+  // zeros elsewhere. Returns an undefined one if there are none.
+  at::Tensor take_parts(size_t bucket, const std::string& kind,
+                        std::map<std::string, at::Tensor>& tensors) const;
   void wait(const std::function<bool()>& is_enough);
-  // Calls `pushes`, and waits, without the other ranks, until servers have acted. If that fails,
-  // drops what was pushed, so that its memory may be freed.
-  void act_alone(const std::function<void()>& pushes);
+  // Makes this rank's client encode the bucket's next gradients with these errors.
+  void set_left_out(size_t bucket, const at::Tensor& flat);
+  // Makes servers act on the values of buckets, of those that are defined, and waits without the
+  // other ranks. If that fails, drops what was pushed, so that its memory may be freed.
+  void act_alone(const std::vector<at::Tensor>& buckets, server::SummationAction action);
 
   comm::Group group_;
   const SummationOptions options_;

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "troika/base/error.h"
 #include "troika/base/log.h"
-#include "troika/base/text.h"
 #include "troika/compat/torch.h"
 #include "troika/parallel/servers/embedded_world.h"
 #include "troika/parallel/servers/summation.h"
@@ -19,29 +21,13 @@ namespace {
 constexpr const char* kRank = "rank";
 constexpr const char* kRate = "rate";
 constexpr const char* kMembers = "members";
+// These precede names of parameters, as kMomentum does.
+constexpr const char* kError = "error.";
+constexpr const char* kMeanError = "mean_error.";
 
-std::string error_name(size_t bucket) {
-  return fmt::format("bucket{}.error", bucket);
-}
-
-std::string mean_error_name(size_t bucket) {
-  return fmt::format("bucket{}.mean_error", bucket);
-}
-
-// Whether it is a name in the state, for some bucket or parameter.
 bool is_name(std::string_view name) {
   if (name == kRank || name == kRate || name == kMembers) return true;
-  const auto is_number = [](std::string_view text) {
-    const auto number = parse_int(text);
-    return number && *number >= 0;
-  };
-  constexpr std::string_view kBucket = "bucket", kMomentum = "momentum";
-  if (name.starts_with(kMomentum)) return is_number(name.substr(kMomentum.size()));
-  const auto dot = name.find('.');
-  if (!name.starts_with(kBucket) || dot == std::string_view::npos) return false;
-  const auto kind = name.substr(dot);
-  return is_number(name.substr(kBucket.size(), dot - kBucket.size())) &&
-         (kind == ".error" || kind == ".mean_error");
+  return name.starts_with(kError) || name.starts_with(kMeanError) || name.starts_with(kMomentum);
 }
 
 }  // namespace
@@ -69,20 +55,20 @@ state::StateDict SummationServers::state() {
     for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
       std::ranges::copy(client_->left_out(layout_ | i), bytes + partitions_[i].offset);
     }
-    result.emplace_back(error_name(bucket), own);
+    save_parts(bucket, kError, own, result);
   }
   if (group_.rank() > 0) return result;
+  std::vector<at::Tensor> of_means;
+  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+    of_means.push_back(zeros_like_bucket(bucket));
+  }
   try {
-    act_alone([&] {
-      for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-        const auto of_means = zeros_like_bucket(bucket);
-        result.emplace_back(mean_error_name(bucket), of_means);
-        push(bucket, static_cast<char*>(of_means.data_ptr()), server::SummationAction::left_out,
-             {});
-      }
-    });
+    act_alone(of_means, server::SummationAction::left_out);
   } catch (const Error& error) {
     return lack(error.what());
+  }
+  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+    save_parts(bucket, kMeanError, of_means[bucket], result);
   }
   return result;
 }
@@ -102,71 +88,77 @@ void SummationServers::load_state(const state::StateDict& state) {
   }
   momentum_.clear();
   if (state.empty()) return;
-  const auto momenta = momentum_.tensors();
-  size_t errors = 0, mean_errors = 0, own_momenta = 0;  // with the sizes of this run's
-  for (size_t bucket = 0; options_.coding.error_feedback && bucket < laid_.size(); ++bucket) {
-    const auto fits = [&](const std::string& name) {
-      const auto found = tensors.find(name);
-      return found != tensors.end() && found->second.numel() == laid_[bucket].count;
-    };
-    errors += fits(error_name(bucket)) ? 1 : 0;
-    mean_errors += fits(mean_error_name(bucket)) ? 1 : 0;
-  }
-  for (const auto& [name, momentum] : momenta) {
+  const auto number = [&](const char* name) {
     const auto found = tensors.find(name);
-    own_momenta += found != tensors.end() && found->second.sizes() == momentum.sizes() ? 1 : 0;
-  }
-  // All or none of each kind, and no more. Errors count by the rate of their step.
-  const auto is_whole = [](size_t found, size_t wanted) { return found == 0 || found == wanted; };
-  const size_t known = errors + mean_errors + own_momenta + tensors.count(kRank) +
-                       tensors.count(kRate) + tensors.count(kMembers);
-  const bool lacks_rate = errors + mean_errors > 0 && !tensors.contains(kRate);
-  if (!has_state() || lacks_rate || !is_whole(errors, laid_.size()) ||
-      !is_whole(mean_errors, laid_.size()) || !is_whole(own_momenta, momenta.size()) ||
-      known != tensors.size()) {
-    return log::warn(
-        "[parallel] what codecs had left out of gradients is dropped: this run has other buckets, "
-        "another momentum or no error feedback");
-  }
-  const auto rank = tensors.find(kRank);
-  const bool is_own = rank != tensors.end() && rank->second.item<int64_t>() == group_.rank();
-  if (const auto rate = tensors.find(kRate); rate != tensors.end()) {
-    expect_rate(rate->second.item<double>());
-    rate_of_errors_ = rate_;
-  }
-  for (const auto& [name, momentum] : momenta) {
-    if (is_own && own_momenta > 0) momentum.copy_(tensors.at(name));
-  }
-  // An error counts by the number of ranks that push.
-  const auto members = tensors.find(kMembers);
-  const double weight = members == tensors.end()
-                            ? 1
-                            : members_ / static_cast<double>(members->second.item<int64_t>());
-  for (size_t bucket = 0; is_own && errors > 0 && bucket < laid_.size(); ++bucket) {
-    const auto own = zeros_like_bucket(bucket).copy_(tensors.at(error_name(bucket))).mul_(weight);
-    const auto* const bytes = static_cast<const char*>(own.data_ptr());
-    for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
-      const auto& partition = partitions_[i];
-      client_->set_left_out(
-          layout_ | i, {bytes + partition.offset, static_cast<size_t>(partition.bytes)}, rate_);
-    }
-  }
-  if (group_.rank() > 0 || mean_errors == 0) return;
-  std::vector<at::Tensor> of_means;  // until servers have them
-  for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-    of_means.push_back(zeros_like_bucket(bucket).copy_(tensors.at(mean_error_name(bucket))));
-  }
-  act_alone([&] {
-    for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
-      push(bucket, static_cast<char*>(of_means[bucket].data_ptr()),
-           server::SummationAction::set_left_out, {});
-    }
+    if (found == tensors.end()) return std::optional<double>();
+    const double value = found->second.to(at::kDouble).item<double>();
+    tensors.erase(found);
+    return std::optional(value);
+  };
+  const auto rank = number(kRank), rate = number(kRate), members = number(kMembers);
+  std::erase_if(tensors, [&](const auto& entry) {
+    return entry.first.starts_with(kMeanError) ? group_.rank() > 0 : rank != group_.rank();
   });
+  momentum_.take(tensors);
+  // Errors count by the rate of their step, and those of ranks by the number of ranks that push.
+  if (has_state() && options_.coding.error_feedback && rate) {
+    expect_rate(*rate);
+    rate_of_errors_ = rate_;
+    const double weight = members ? members_ / *members : 1;
+    std::vector<at::Tensor> of_means;
+    for (size_t bucket = 0; bucket < laid_.size(); ++bucket) {
+      if (const auto own = take_parts(bucket, kError, tensors); own.defined()) {
+        set_left_out(bucket, own.mul_(weight));
+      }
+      of_means.push_back(take_parts(bucket, kMeanError, tensors));
+    }
+    if (std::ranges::any_of(of_means, &at::Tensor::defined)) {
+      act_alone(of_means, server::SummationAction::set_left_out);
+    }
+  }
+  if (tensors.empty()) return;
+  log::warn(
+      "[parallel] momentum and what codecs had left out of gradients is dropped for {} tensors, "
+      "such as {}: this run has no such parameters, another momentum or no error feedback",
+      tensors.size(), tensors.begin()->first);
 }
 
-void SummationServers::act_alone(const std::function<void()>& pushes) {
+void SummationServers::save_parts(size_t bucket, const std::string& kind, const at::Tensor& flat,
+                                  state::StateDict& state) const {
+  for (const auto& part : laid_[bucket].parts) {
+    state.emplace_back(kind + part.name, part.of(flat).clone());
+  }
+}
+
+at::Tensor SummationServers::take_parts(size_t bucket, const std::string& kind,
+                                        std::map<std::string, at::Tensor>& tensors) const {
+  at::Tensor flat;
+  for (const auto& part : laid_[bucket].parts) {
+    const auto found = tensors.find(kind + part.name);
+    if (found == tensors.end() || found->second.sizes() != part.sizes) continue;
+    if (!flat.defined()) flat = zeros_like_bucket(bucket);
+    part.of(flat).copy_(found->second);
+    tensors.erase(found);
+  }
+  return flat;
+}
+
+void SummationServers::set_left_out(size_t bucket, const at::Tensor& flat) {
+  const auto* const bytes = static_cast<const char*>(flat.data_ptr());
+  for (size_t i = laid_[bucket].first; i < laid_[bucket].end; ++i) {
+    const auto& partition = partitions_[i];
+    client_->set_left_out(layout_ | i,
+                          {bytes + partition.offset, static_cast<size_t>(partition.bytes)}, rate_);
+  }
+}
+
+void SummationServers::act_alone(const std::vector<at::Tensor>& buckets,
+                                 server::SummationAction action) {
   try {
-    pushes();
+    for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+      if (!buckets[bucket].defined()) continue;
+      push(bucket, static_cast<char*>(buckets[bucket].data_ptr()), action, {});
+    }
     const auto limit = limit_of(options_.servers);
     client_->wait(Deadline::after(group_.options().timeout),
                   [&] { return world_->trouble(limit); });

@@ -58,14 +58,24 @@ void require_links(const layout::Cluster& cluster, std::string_view name) {
   const auto groups = groups_of_hosts(devices);
   if (has_several(devices)) require_bandwidth(name, "links.group", cluster.group.bandwidth);
   if (has_several(groups)) require_bandwidth(name, "links.host", cluster.host.bandwidth);
-  if (groups.size() > 1 || !cluster.spares.empty()) {
-    require_bandwidth(name, "links.network", cluster.network.bandwidth);
+  if (groups.size() == 1 && cluster.spares.empty()) return;
+  for (const auto* hosts : {&cluster.hosts, &cluster.spares}) {
+    for (const auto& host : *hosts) {
+      require_bandwidth(name, "links.network", cluster.network_of(host).bandwidth);
+    }
   }
 }
 
 std::vector<MachineLevel> machine_levels(const layout::Cluster& cluster, std::string_view name) {
   const auto devices = devices_of_groups(cluster);
   const auto groups = groups_of_hosts(devices);
+  const double network = cluster.network_of(cluster.hosts.front()).bandwidth;
+  for (const auto& host : cluster.hosts) {
+    const double own = cluster.network_of(host).bandwidth;
+    if (own == network) continue;
+    refuse_cluster(name, "bandwidths of hosts", fmt::format("{:g} and {:g}", network, own),
+                   "equal ones");
+  }
   struct Counted {
     const char* link;
     MachineLevel level;
@@ -73,7 +83,7 @@ std::vector<MachineLevel> machine_levels(const layout::Cluster& cluster, std::st
   const Counted counted[]{
       {"links.group", {common(devices, "devices of a group", name), cluster.group.bandwidth}},
       {"links.host", {common(groups, "groups of a host", name), cluster.host.bandwidth}},
-      {"links.network", {static_cast<int>(groups.size()), cluster.network.bandwidth}}};
+      {"links.network", {static_cast<int>(groups.size()), network}}};
   std::vector<MachineLevel> levels;
   for (const auto& [link, level] : counted) {
     if (level.machines == 1) continue;

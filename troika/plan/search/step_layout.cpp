@@ -34,6 +34,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
                       .recompute = settings.recompute ? "full" : "none"};
   if (settings.sums) {
     result.exchange.method = layout::ExchangeMethod::summation;
+    result.exchange.summation.links = model.links_of_sums(settings, replicas);
     result.exchange.servers.count = static_cast<int64_t>(model.problem().cluster.spares.size());
   }
   if (settings.zero_stage > 0) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "troika/layout/plan.h"
-#include "troika/layout/summation.h"
 #include "troika/plan/memory/batch_memory.h"
 #include "troika/plan/memory/block_exchange.h"
 #include "troika/plan/memory/message_buffers.h"
@@ -172,11 +171,7 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
                                      .first_bucket_bytes = exchange.first_bucket_bytes});
   }
   if (settings.sums && replicas > 1) {
-    const auto spares = static_cast<int>(problem_.cluster.spares.size());
-    // Ranks of one host have one server if there are several hosts.
-    const int hosts = place_of(settings, used, replicas).hosts;
-    const int servers = hosts > 1 ? hosts : replicas;
-    parts.buckets += trained * layout::split_sums(servers, spares).workers.front();
+    parts.buckets += trained * most_summed(settings, replicas);
   }
   parts.buckets += message_bytes(settings, begin, end, replicas, kept);
   if (settings.offloads_activations) {

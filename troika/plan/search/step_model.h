@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "troika/layout/cluster.h"
@@ -48,15 +49,14 @@ struct PassSeconds {
 // A stage is as slow as its slowest device (layout::device_slowness()), and as the latest of its
 // replicas, if the times of blocks are independent normal numbers. A micro-batch i is at replica
 // i modulo replicas; links are shared by the replicas of a host, which send at the same time.
-// Averages are rings, or rings within hosts and between hosts; or the pushes and means of summation
-// servers, over the links of the simulation. A stage keeps activations for as
-// many micro-batches as its replicas need until the first one comes back: U / R of U devices from
-// its own on; in gpipe, all. In zb-h1 it also keeps what the weight parts need that it puts off
-// (BlockInStage::weight_saved_share). A stage that does not split backward passes (SplitBackward)
-// has no weight parts.
-// Without flushes, a pipeline does not fill and drain in each step, so `latency` is 0, and a stage
-// keeps older versions of its parameters. With offload of activations, the tensors of two blocks
-// are in memory at once.
+// Averages are rings, or rings within hosts and between hosts, at the rate of the slowest host's
+// link; or the pushes and means of summation servers, over the links of the simulation. A stage
+// keeps activations for as many micro-batches as its replicas need until the first one comes back:
+// U / R of U devices from its own on; in gpipe, all. In zb-h1 it also keeps what the weight parts
+// need that it puts off (BlockInStage::weight_saved_share). A stage that does not split backward
+// passes (SplitBackward) has no weight parts. Without flushes, a pipeline does not fill and drain
+// in each step, so `latency` is 0, and a stage keeps older versions of its parameters. With offload
+// of activations, the tensors of two blocks are in memory at once.
 //
 // On a tensor axis, a group of devices takes the place of a device. It computes the blocks of
 // layout::tensor_shard(), with the sums over the axis as rings in each pass, and waits for its
@@ -95,6 +95,10 @@ class StepModel {
   const layout::Profile& profile_of_rank(const StepSettings& settings) const {
     return shard_of(settings).profile;
   }
+
+  // Returns the layout::SummationExchange::links of plans with summation servers: measured where
+  // the hosts of these ranks and spare hosts have links of different bandwidths, otherwise equal.
+  std::string links_of_sums(const StepSettings& settings, int replicas) const;
 
   // Whether the search considers only stages with the same number of replicas.
   bool has_even_stages(const StepSettings& settings) const;
@@ -205,10 +209,15 @@ class StepModel {
     layout::Link axis = {};  // of the slowest tensor axis
     Rings rings = {};        // of the slowest context axis
   };
+  // The port of a host, and the share of the messages between two stages that cross it.
+  struct HostPort {
+    int rank = 0;  // one of the host
+    double share = 0;
+  };
   // The messages between two stages.
   struct Crossing {
-    std::array<bool, 3> has_level = {};  // by layout::Level
-    double port_share = 0;               // the share of messages through the busiest port
+    std::array<bool, 2> has_level = {};  // inside hosts, by layout::Level
+    std::vector<HostPort> ports = {};    // the busiest one of each bandwidth
   };
 
   void find_axes();
@@ -260,11 +269,16 @@ class StepModel {
                               int next_replicas) const;
   Crossing find_crossing(const StepSettings& settings, int used, int replicas,
                          int next_replicas) const;
+  // Returns the link of a level inside hosts.
   layout::Link link(size_t profile, layout::Level level) const;
   // Returns the factor on the profile's times in the passes of blocks [begin, end): of the slowest
   // device, and of waits for the latest rank.
   double scale_of_passes(const StepSettings& settings, size_t begin, size_t end,
                          const Place& place) const;
+  // Returns the bytes of a message over the network for each byte of a replica's, if one replica is
+  // replayed in place of all: as long as the slowest of their messages takes.
+  double replayed_share(const StepSettings& settings, const Crossing& crossing, int fewer, int from,
+                        int to) const;
   // `sums` are axis_sums().
   PassSeconds pass_seconds(const StepSettings& settings, size_t begin, size_t end,
                            const Place& place, int replicas, const AxisSums& sums) const;
@@ -294,6 +308,11 @@ class StepModel {
   double sharded_seconds(const Place& place, int copies, double bytes) const;
   // The same by summation servers, as the simulation computes it.
   double summation_seconds(const StepSettings& settings, int replicas, double bytes) const;
+  // Returns the largest part of the gradients that a server beside a replica sums.
+  double most_summed(const StepSettings& settings, int replicas) const;
+  std::vector<int> spare_devices() const;
+  // Returns the ranks that exchange gradients with the servers, as those of a simulation do.
+  std::vector<int> summation_workers(const StepSettings& settings, int replicas) const;
   // Micro-batches whose activations a device of a stage keeps.
   struct KeptPasses {
     double whole = 0;               // until their backward passes

@@ -32,14 +32,8 @@ Link StepModel::link(size_t profile, layout::Level level) const {
   const auto known = [](const Link& one, const Link& other) {
     return one.bandwidth > 0 || one.latency > 0 ? one : other;
   };
-  switch (level) {
-    case layout::Level::group:
-      return known(cluster.group, measured.group.link);
-    case layout::Level::host:
-      return known(cluster.host, measured.host.link);
-    default:
-      return known(cluster.network, measured.network.link);
-  }
+  return level == layout::Level::group ? known(cluster.group, measured.group.link)
+                                       : known(cluster.host, measured.host.link);
 }
 
 std::array<int, 3> StepModel::arrangement(const StepSettings& settings) {
@@ -88,7 +82,12 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
   place.rings = rings_of(shard_of(settings).profile, settings.axes.context, ring, place.slowness);
   const bool in_groups = static_cast<int>(groups.size()) == place.hosts * tensor;
   place.inside = link(settings.profile, in_groups ? layout::Level::group : layout::Level::host);
-  place.between = link(settings.profile, layout::Level::network);
+  const auto& links = links_[settings.profile];
+  place.between = links.network(rank_of(settings, used, replicas, 0));
+  for (int i = 1; i < replicas; ++i) {
+    place.between =
+        layout::slower(place.between, links.network(rank_of(settings, used, replicas, i)));
+  }
   place.share = tensor;
   if (settings.family == StepFamily::pipeline_rows) {
     // All stages average at the same time.
@@ -120,9 +119,11 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
   Counts senders, receivers;
   // Receivers, by class, place in the group that computes blocks together, host and group.
   std::map<std::array<int, 4>, int> in_groups;
+  std::map<int, int> first_ranks;  // by host
   for (int i = 0; i < next_replicas; ++i) {
     const int to = rank_of(settings, used + replicas, next_replicas, i);
     ++receivers[{i % classes, device(to).host}];
+    first_ranks.try_emplace(device(to).host, to);
     for (int on_axis = 0; on_axis < ranks; ++on_axis) {
       const auto& own = device(to + on_axis);
       ++in_groups[{i % classes, on_axis, own.host, own.group}];
@@ -138,6 +139,7 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
     const int from = rank_of(settings, used, replicas, i);
     const int host = device(from).host;
     ++senders[{i % classes, host}];
+    first_ranks.try_emplace(host, from);
     const auto on_host = receivers.find({i % classes, host});
     const int near = on_host == receivers.end() ? 0 : on_host->second;
     for (int on_axis = 0; on_axis < ranks; ++on_axis) {
@@ -153,13 +155,23 @@ StepModel::Crossing StepModel::find_crossing(const StepSettings& settings, int u
     const auto near = senders.find(key);
     arriving[key.second] += count * (senders_of_class - (near == senders.end() ? 0 : near->second));
   }
-  int most = 0;
+  const auto& cluster = problem_.cluster;
+  std::map<double, std::pair<int, int>> most;  // messages and host, by bandwidth
   for (const auto* messages : {&leaving, &arriving}) {
-    for (const auto& [host, count] : *messages) most = std::max(most, count);
+    for (const auto& [host, count] : *messages) {
+      const auto& name = cluster.hosts[static_cast<size_t>(host)];
+      auto& busiest = most[cluster.network_of(name).bandwidth];
+      busiest = std::max(busiest, std::pair(count, host));
+    }
   }
-  has(layout::Level::network) = most > 0;
-  // Each rank that computes the stage sends its message.
-  crossing.port_share = static_cast<double>(most) * ranks / std::lcm(replicas, next_replicas);
+  for (const auto& [bandwidth, busiest] : most) {
+    const auto& [count, host] = busiest;
+    if (count == 0) continue;
+    // Each rank that computes the stage sends its message.
+    crossing.ports.push_back(
+        {.rank = first_ranks.at(host),
+         .share = static_cast<double>(count) * ranks / std::lcm(replicas, next_replicas)});
+  }
   return crossing;
 }
 

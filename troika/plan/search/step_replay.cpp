@@ -43,13 +43,27 @@ StepModel::LeastMessage StepModel::least_message(const StepSettings& settings, s
   const double bytes = shard_of(settings).sums.crossing[end] / problem_.compression_ratio;
   LeastMessage least{.latency = std::numeric_limits<double>::infinity(),
                      .flow = std::numeric_limits<double>::infinity()};
-  for (const auto level : {layout::Level::group, layout::Level::host, layout::Level::network}) {
-    if (!crossing.has_level[static_cast<size_t>(level)]) continue;
-    const auto wire = link(settings.profile, level);
+  const auto take = [&](const layout::Link& wire) {
     least.latency = std::min(least.latency, wire.latency);
     least.flow = std::min(least.flow, bytes * wire.seconds_per_byte());
+  };
+  for (const auto level : {layout::Level::group, layout::Level::host}) {
+    if (crossing.has_level[static_cast<size_t>(level)]) take(link(settings.profile, level));
   }
+  for (const auto& port : crossing.ports) take(links_[settings.profile].network(port.rank));
   return least;
+}
+
+double StepModel::replayed_share(const StepSettings& settings, const Crossing& crossing, int fewer,
+                                 int from, int to) const {
+  const auto& links = links_[settings.profile];
+  const double own = layout::slower(links.network(from), links.network(to)).seconds_per_byte();
+  double share = 1;
+  for (const auto& port : crossing.ports) {
+    const double slowness = own > 0 ? links.network(port.rank).seconds_per_byte() / own : 1;
+    share = std::max(share, std::max(1.0, port.share * fewer) * slowness);
+  }
+  return share;
 }
 
 // Replicas of even stages have the same times. With many of them, one is replayed, whose messages
@@ -89,7 +103,7 @@ double StepModel::replayed_seconds(const StepSettings& settings,
         // Each rank that computes the stage sends its message.
         const auto& crossing = crossing_of(settings, used, replicas, next);
         pipeline.output_bytes.back() *=
-            one_of_all ? std::max(1.0, crossing.port_share * std::min(replicas, next))
+            one_of_all ? replayed_share(settings, crossing, std::min(replicas, next), from, to)
                        : settings.axes.ranks();
       }
     }

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "troika/plan/search/step_model.h"
 #include "troika/plan/simulation/collectives.h"
+#include "troika/plan/simulation/summation_links.h"
 
 namespace troika::plan {
 
@@ -16,6 +18,12 @@ namespace {
 double ring_seconds(const Link& link, double share, int ranks, double bytes) {
   if (ranks == 1) return 0;
   return 2.0 * (ranks - 1) * (link.latency + bytes / ranks * share * link.seconds_per_byte());
+}
+
+std::vector<int> consecutive(int first, size_t count) {
+  std::vector<int> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
 }
 
 }  // namespace
@@ -44,16 +52,42 @@ double StepModel::summation_seconds(const StepSettings& settings, int replicas,
                                     double bytes) const {
   if (bytes <= 0 || replicas == 1) return 0;
   const auto& links = links_[settings.profile];
-  std::vector<int> ranks(static_cast<size_t>(replicas));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  std::vector<int> spares(problem_.cluster.spares.size());
-  std::iota(spares.begin(), spares.end(), problem_.cluster.ranks());
   return seconds_alone(collective_phases({.kind = CollectiveKind::summation,
                                           .bytes = bytes,
-                                          .spares = spares,
+                                          .spares = spare_devices(),
+                                          .links = links_of_sums(settings, replicas),
                                           .sums_on_hosts = true},
-                                         ranks, links),
+                                         consecutive(0, static_cast<size_t>(replicas)), links),
                        links.bandwidths());
+}
+
+std::vector<int> StepModel::spare_devices() const {
+  return consecutive(problem_.cluster.ranks(), problem_.cluster.spares.size());
+}
+
+std::vector<int> StepModel::summation_workers(const StepSettings& settings, int replicas) const {
+  return summing_ranks(consecutive(0, static_cast<size_t>(replicas)), links_[settings.profile]);
+}
+
+std::string StepModel::links_of_sums(const StepSettings& settings, int replicas) const {
+  const auto& links = links_[settings.profile];
+  const auto workers = summation_workers(settings, replicas), spares = spare_devices();
+  std::set<double> bandwidths;
+  for (const auto* devices : {&workers, &spares}) {
+    for (const int device : *devices) bandwidths.insert(links.network(device).bandwidth);
+  }
+  if (bandwidths.size() == 1) return {};
+  const auto rates = measured_rates(workers, spares, links);
+  const bool are_known =
+      std::ranges::all_of(rates, [](double rate) { return std::isfinite(rate); });
+  return are_known ? std::string(layout::kMeasuredBandwidths) : std::string();
+}
+
+double StepModel::most_summed(const StepSettings& settings, int replicas) const {
+  const auto split =
+      summation_split(links_of_sums(settings, replicas), summation_workers(settings, replicas),
+                      spare_devices(), links_[settings.profile]);
+  return std::ranges::max(split.workers);
 }
 
 double StepModel::scale_of_passes(const StepSettings& settings, size_t begin, size_t end,
@@ -248,18 +282,22 @@ WireCost StepModel::boundary(const StepSettings& settings, size_t end, int used,
   // The first micro-batches of all replicas are on their way at the same time.
   const int first = flushes ? std::min(fewer, micro_batches_[settings.profile]) : 0;
   cost.port_rounds = micro_batches_[settings.profile] - first;
-  double flow = 0;  // of a message
-  for (const auto level : {layout::Level::group, layout::Level::host, layout::Level::network}) {
-    const auto index = static_cast<size_t>(level);
-    if (!crossing.has_level[index]) continue;
-    const auto wire = link(settings.profile, level);
+  const auto add = [&](layout::Level level, const Link& wire, double share) {
+    auto &port = cost.ports[static_cast<size_t>(level)],
+         &flow = cost.flows[static_cast<size_t>(level)];
     const double seconds = bytes * wire.seconds_per_byte();
-    const double share = level == layout::Level::network ? crossing.port_share : 1.0 / fewer;
-    cost.ports[index] = share * seconds;
-    cost.flows[index] = std::max(1.0, share * fewer) * seconds;
-    cost.seconds = std::max(cost.seconds, wire.latency + cost.flows[index]);
-    flow = std::max(flow, cost.flows[index]);
+    port = std::max(port, share * seconds);
+    flow = std::max(flow, std::max(1.0, share * fewer) * seconds);
+    cost.seconds = std::max(cost.seconds, wire.latency + flow);
+  };
+  for (const auto level : {layout::Level::group, layout::Level::host}) {
+    if (!crossing.has_level[static_cast<size_t>(level)]) continue;
+    add(level, link(settings.profile, level), 1.0 / fewer);
   }
+  for (const auto& port : crossing.ports) {
+    add(layout::Level::network, links_[settings.profile].network(port.rank), port.share);
+  }
+  const double flow = std::ranges::max(cost.flows);  // of a message
   // The outputs of passes that take turns leave together.
   const double there = cost.seconds + (settings.passes_together() - 1) * flow;
   if (flushes) cost.latency = there + cost.seconds;

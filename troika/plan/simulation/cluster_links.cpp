@@ -26,6 +26,7 @@ ClusterLinks::ClusterLinks(const layout::Cluster& cluster)
     groups_.push_back("group 0 of " + spare);
     hosts_.push_back(spare);
   }
+  for (const auto& host : hosts_) host_bandwidths_.push_back(cluster.network_of(host).bandwidth);
 }
 
 const ClusterLinks::Device& ClusterLinks::device(int rank) const {
@@ -51,12 +52,12 @@ bool ClusterLinks::crosses_groups(int one, int other) const {
 
 std::vector<double> ClusterLinks::bandwidths() const {
   std::vector<double> all;
-  const auto add = [&](size_t ports, const layout::Link& link) {
-    all.insert(all.end(), 2 * ports, link.bandwidth > 0 ? link.bandwidth : kUnlimited);
+  const auto add = [&](size_t ports, double bandwidth) {
+    all.insert(all.end(), 2 * ports, bandwidth > 0 ? bandwidth : kUnlimited);
   };
-  add(devices_.size(), cluster_.group);
-  add(groups_.size(), cluster_.host);
-  add(hosts_.size(), cluster_.network);
+  add(devices_.size(), cluster_.group.bandwidth);
+  add(groups_.size(), cluster_.host.bandwidth);
+  for (const double bandwidth : host_bandwidths_) add(1, bandwidth);
   return all;
 }
 

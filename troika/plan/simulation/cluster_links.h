@@ -13,8 +13,8 @@ namespace troika::plan {
 // Rank r is device r of the cluster. Each spare host has one device after those. A message between
 // two devices of a group crosses a port of each device; between two groups of a host, a port of
 // each group; between two hosts, a port of each host. A port is full duplex: it has the bandwidth
-// of its level (Cluster::group, host, network) in each direction. Ports are connected by a switch
-// of full bisection bandwidth. An unknown bandwidth (0) counts as unlimited.
+// of its level (Cluster::group, host, network_of()) in each direction. Ports are connected by a
+// switch of full bisection bandwidth. An unknown bandwidth (0) counts as unlimited.
 class ClusterLinks {
  public:
   // The links that a message crosses.
@@ -29,8 +29,11 @@ class ClusterLinks {
   int ranks() const { return static_cast<int>(devices_.size()); }
   // Throws CheckError for a rank outside of the cluster.
   Path path(int from, int to) const;
-  // Returns the number of the host of a rank.
+  // Returns the number of the host of a rank, and the link of this host to the network.
   int host(int rank) const { return device(rank).host; }
+  layout::Link network(int rank) const {
+    return {cluster_.network.latency, host_bandwidths_[static_cast<size_t>(host(rank))]};
+  }
   // Whether two ranks are on one host, but in different groups.
   bool crosses_groups(int one, int other) const;
 
@@ -55,6 +58,7 @@ class ClusterLinks {
 
   const layout::Cluster cluster_;
   std::vector<std::string> hosts_;  // those of the cluster, and then spare hosts
+  std::vector<double> host_bandwidths_;
   std::vector<Device> devices_;
   std::vector<std::string> groups_;  // names
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "troika/layout/summation.h"
+#include "troika/plan/simulation/summation_links.h"
 
 namespace troika::plan {
 
@@ -30,17 +30,18 @@ Phases Rounds::all_to_all(double bytes) const {
   return {messages.phase(size() - 1, 0)};
 }
 
-Phases Rounds::summation(double bytes, std::vector<int> servers) const {
-  const auto shares = layout::split_sums(size(), static_cast<int>(servers.size())).shares();
+Phases Rounds::summation(const Collective& collective) const {
+  auto servers = collective.spares;
+  const auto shares = summation_split(collective.links, ranks_, servers, links_).shares();
   servers.insert(servers.end(), ranks_.begin(), ranks_.end());
   Messages messages(links_);
   for (size_t s = 0; s < servers.size(); ++s) {
     for (const int rank : ranks_) {
-      messages.add(rank, servers[s], shares[s] * bytes);
-      messages.add(servers[s], rank, shares[s] * bytes);
+      messages.add(rank, servers[s], shares[s] * collective.bytes);
+      messages.add(servers[s], rank, shares[s] * collective.bytes);
     }
   }
-  const double most = std::ranges::max(shares) * bytes;
+  const double most = std::ranges::max(shares) * collective.bytes;
   return {messages.phase(2, most * (size() - 1) * reduce_per_byte_)};
 }
 

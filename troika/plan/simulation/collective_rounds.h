@@ -54,7 +54,7 @@ class Rounds {
   Phases all_to_all(double bytes) const;
 
   // Pushes and means of different partitions are under way together.
-  Phases summation(double bytes, std::vector<int> servers) const;
+  Phases summation(const Collective& collective) const;
 
   // The first rank gets the sum of all, or gives the others the result.
   CollectivePhase to_first(double bytes, bool is_before) const;

@@ -26,12 +26,14 @@ bool has_levels(const std::map<int, std::vector<int>>& hosts, const std::vector<
 layout::Links predicted_links(const std::vector<int>& ranks, const ClusterLinks& links,
                               double reduce_per_byte) {
   bool crosses_groups = false;
+  auto between = links.network(ranks.front());
+  for (const int rank : ranks) between = layout::slower(between, links.network(rank));
   for (size_t i = 1; i < ranks.size(); ++i) {
     crosses_groups = crosses_groups || links.crosses_groups(ranks[i - 1], ranks[i]);
   }
   const auto& cluster = links.cluster();
   return {.inside = crosses_groups ? cluster.host : cluster.group,
-          .between = cluster.network,
+          .between = between,
           .reduce_per_byte = reduce_per_byte};
 }
 
@@ -151,22 +153,21 @@ Phases summation_phases(const Collective& collective, const std::vector<int>& ra
                         const ClusterLinks& links) {
   const auto hosts = by_host(ranks, links);
   if (!collective.sums_on_hosts || !has_levels(hosts, ranks)) {
-    return Rounds(ranks, links, collective.reduce_per_byte)
-        .summation(collective.bytes, collective.spares);
+    return Rounds(ranks, links, collective.reduce_per_byte).summation(collective);
   }
+  const double inside = collective.bytes * collective.host_sum_share;
   std::vector<int> roots;
   std::vector<Phases> before, after;
   for (const auto& [host, members] : hosts) {
     const Rounds rounds(members, links, collective.reduce_per_byte);
     roots.push_back(members.front());
-    before.push_back({rounds.to_first(collective.bytes, true)});
-    after.push_back({rounds.to_first(collective.bytes, false)});
+    before.push_back({rounds.to_first(inside, true)});
+    after.push_back({rounds.to_first(inside, false)});
   }
   std::ranges::sort(roots);
   auto phases = together(before);
-  for (const auto& part : {Rounds(roots, links, collective.reduce_per_byte)
-                               .summation(collective.bytes, collective.spares),
-                           together(after)}) {
+  for (const auto& part :
+       {Rounds(roots, links, collective.reduce_per_byte).summation(collective), together(after)}) {
     phases.insert(phases.end(), part.begin(), part.end());
   }
   return phases;

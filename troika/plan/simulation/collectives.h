@@ -1,6 +1,7 @@
 // Collectives, simulated as the messages of their algorithms.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "troika/layout/all_reduce.h"
@@ -37,9 +38,13 @@ struct Collective {
   // summation: devices of other hosts than the ranks', each with a summation server. Each rank has
   // one beside it.
   std::vector<int> spares = {};
+  // summation: layout::SummationExchange::links.
+  std::string links = {};
   // summation: with several hosts, the first rank of each sums the tensors of its host's ranks
   // before, and gives them the means; only these ranks have servers.
   bool sums_on_hosts = false;
+  // summation: the bytes of these sums and means for each byte of the tensor.
+  double host_sum_share = 1;
 };
 
 // Returns the phases of a collective among `ranks` (ascending), one after the other; none for one
@@ -49,7 +54,7 @@ struct Collective {
 // phases of all-reduces between hosts, and another phase inside the hosts. A reduce-scatter or an
 // all-gather is a ring or, with several ranks on several hosts, a phase of rings inside the hosts
 // and one of messages between them. A summation has one phase with all pushes and means, for the
-// parts of layout::split_sums(), and one before and after it if ranks of hosts sum first. The
+// parts of summation_split(), and one before and after it if ranks of hosts sum first. The
 // messages of a round progress together. Without other flows, with one rank on each host and a
 // power of two of ranks, the phases take the time of layout::predict().
 std::vector<CollectivePhase> collective_phases(const Collective& collective,

@@ -4,22 +4,24 @@
 #include <cmath>
 
 #include "troika/layout/lead_bytes.h"
+#include "troika/plan/simulation/summation_links.h"
 
 namespace troika::plan {
 
 PartitionSums::PartitionSums(ServedRanks& ranks, Calls calls)
     : ranks_(ranks),
       calls_(std::move(calls)),
+      workers_(ranks.run().summation_workers()),
       queues_(ranks.timeline(), ranks.run().server_devices().size()) {
   const auto& run = ranks.run();
   const auto devices = run.server_devices();
-  const int spares = static_cast<int>(devices.size()) - ranks.ranks();
   std::vector<int64_t> bytes;
   for (const auto& bucket : ranks.work().buckets) bytes.push_back(std::llround(bucket.bytes));
   const auto count = static_cast<size_t>(ranks.ranks());
   // A rank without others and without launched servers averages nothing.
   if (devices.size() > 1) {
-    const auto shares = layout::split_sums(ranks.ranks(), spares).shares();
+    const auto shares =
+        summation_split(options().links, workers_, run.spare_devices(), ranks.links()).shares();
     partitions_ = layout::partition_sums(bytes, options().partition_bytes, shares);
     for (const double share : shares) {
       if (options().asynchronous) break;
@@ -103,19 +105,23 @@ void PartitionSums::arrive(int rank, size_t number) {
       answer(rank, number);
     });
   }
-  if (++pushes_[number] < clients_.size()) return;
+  if (++pushes_[number] < workers_.size()) return;
   pushes_[number] = 0;
-  queues_.work(partition.server, each * (ranks_.ranks() - 1), [this, number] {
-    for (int one = 0; one < ranks_.ranks(); ++one) answer(one, number);
+  const auto others = static_cast<double>(workers_.size() - 1);
+  queues_.work(partition.server, each * others, [this, number] {
+    for (const int worker : workers_) answer(worker, number);
   });
 }
 
 void PartitionSums::raise_level(size_t number) {
   auto& server = servers_[number];
-  const int64_t level = std::ranges::min(server.arrived);
+  int64_t level = server.arrived[static_cast<size_t>(workers_.front())];
+  for (const int worker : workers_) {
+    level = std::min(level, server.arrived[static_cast<size_t>(worker)]);
+  }
   if (lead_bytes_.empty() || level <= server.level) return;
   server.level = level;
-  for (int rank = 0; rank < ranks_.ranks(); ++rank) {
+  for (const int rank : workers_) {
     ranks_.timeline().tell(server.device, rank, [this, rank, number, level] {
       client(rank).levels[number] = level;
       dispatch(rank);

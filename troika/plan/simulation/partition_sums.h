@@ -13,10 +13,10 @@
 
 namespace troika::plan {
 
-// Exchanges the buckets of a stage partition by partition, as runs do: a rank pushes the waiting
+// Exchanges the buckets of a stage partition by partition, as runs do: a worker pushes the waiting
 // partition with the highest priority for which it has credit, and whose server it does not lead
-// too far. A server adds the pushes of all ranks and returns the mean to each; in the asynchronous
-// mode, it adds one push and returns the values at once.
+// too far. A server adds the pushes of all workers and returns the mean to each; in the
+// asynchronous mode, it adds one push and returns the values at once.
 //
 // Partitions that are under way share links, also those between the same two devices. So a server
 // gets its part of a rank's link in proportion to the partitions that the rank may push ahead.
@@ -25,15 +25,16 @@ class PartitionSums {
   struct Calls {
     // A push has been added, and its answer leaves. Only in the asynchronous mode.
     std::function<void(int rank, size_t partition)> added;
-    // All of a bucket is at the rank.
+    // All of a bucket is at the worker.
     std::function<void(int rank, size_t bucket)> landed;
   };
 
-  // `ranks` must outlive it.
+  // The workers are SimulatedRun::summation_workers(); other ranks call nothing. `ranks` must
+  // outlive it.
   PartitionSums(ServedRanks& ranks, Calls calls);
 
   size_t buckets() const { return missing_.front().size(); }
-  // Whether the rank has all of a bucket that it pushed.
+  // Whether the worker has all of a bucket that it pushed.
   bool has_landed(int rank, size_t bucket) const {
     return missing_[static_cast<size_t>(rank)][bucket] == 0;
   }
@@ -45,13 +46,13 @@ class PartitionSums {
     std::set<std::pair<int64_t, size_t>> queue = {};
     int64_t in_flight = 0;                  // bytes that servers have not confirmed
     std::vector<int64_t> pushed = {};       // bytes, by server
-    std::vector<int64_t> levels = {};       // by server: the bytes that the slowest rank has pushed
+    std::vector<int64_t> levels = {};       // by server: those that the slowest worker has pushed
     std::vector<double> bucket_begin = {};  // when it was pushed
   };
   struct Server {
     int device = 0;
     std::vector<int64_t> arrived = {};  // bytes, by rank
-    int64_t level = 0;                  // the least of them
+    int64_t level = 0;                  // the least of workers'
   };
 
   const layout::SummationExchange& options() const { return ranks_.run().plan.exchange.summation; }
@@ -66,11 +67,12 @@ class PartitionSums {
 
   ServedRanks& ranks_;
   const Calls calls_;
+  const std::vector<int> workers_;
   std::vector<layout::Partition> partitions_;
   std::vector<int64_t> lead_bytes_;           // by server; empty: no limit
   std::vector<std::vector<size_t>> missing_;  // partitions, by rank and bucket
-  std::vector<size_t> pushes_;                // of a partition that wait for those of other ranks
-  std::vector<Client> clients_;
+  std::vector<size_t> pushes_;                // of a partition that wait for those of others
+  std::vector<Client> clients_;               // by rank
   std::vector<Server> servers_;
   ServerQueues queues_;
 };

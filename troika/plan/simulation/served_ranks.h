@@ -30,6 +30,7 @@ class ServedRanks {
 
   const SimulatedRun& run() const { return run_; }
   const StageWork& work() const { return run_.stage(0); }
+  const ClusterLinks& links() const { return links_; }
   Timeline& timeline() { return timeline_; }
   double now() const { return timeline_.now(); }
   int ranks() const { return programs_.ranks(); }

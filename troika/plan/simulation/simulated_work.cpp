@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "troika/layout/schedules/segment.h"
 #include "troika/plan/errors/refuse.h"
 #include "troika/plan/simulation/cluster_links.h"
+#include "troika/plan/simulation/summation_links.h"
 
 namespace troika::plan {
 
@@ -25,28 +25,24 @@ bool is_local(const layout::Plan& plan) {
   return plan.exchange.method == layout::ExchangeMethod::local_steps;
 }
 
-// The split of a simulation is that of equal links.
+std::vector<int> all_ranks(const SimulatedRun& run) {
+  std::vector<int> ranks(static_cast<size_t>(run.plan.mesh.ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 void verify_summation(const SimulatedRun& run) {
   const auto& sums = run.plan.exchange.summation;
-  if (!(sums.links.empty() || sums.links == "measured")) {
-    refuse("summation.links of a simulation", sums.links, "equal links, which are the cluster's");
-  }
   if (sums.cross_barrier && sums.asynchronous) {
     refuse("summation.asynchronous of summation.cross_barrier", "true", "one of them");
-  }
-  std::set<int> hosts;
-  const int ranks = run.plan.mesh.ranks();
-  for (int rank = 0; rank < ranks; ++rank) hosts.insert(run.cluster.devices_of(rank).host);
-  const auto count = std::ssize(hosts);
-  if (sums.cross_barrier && sums.local_sums != "none" && count > 1 && count < ranks) {
-    refuse("summation.local_sums of a simulation with summation.cross_barrier", sums.local_sums,
-           "none, or one rank on each host");
   }
   const int64_t wanted = run.plan.exchange.servers.count, spares = std::ssize(run.spare_devices());
   if (wanted > spares) {
     refuse("servers.count", std::to_string(wanted),
            fmt::format("at most {}, the hosts of the cluster without ranks", spares));
   }
+  summation_split(sums.links, run.summation_workers(), run.spare_devices(),
+                  ClusterLinks(run.cluster));
 }
 
 // Replicas of one rank each, and servers without copies and filters.
@@ -166,16 +162,25 @@ std::vector<int> SimulatedRun::spare_devices() const {
   return devices;
 }
 
+bool SimulatedRun::sums_on_hosts() const {
+  return std::ssize(summation_workers()) < plan.mesh.ranks();
+}
+
+std::vector<int> SimulatedRun::summation_workers() const {
+  const auto& sums = plan.exchange.summation;
+  if (sums.asynchronous || sums.local_sums == "none") return all_ranks(*this);
+  return summing_ranks(all_ranks(*this), ClusterLinks(cluster));
+}
+
 std::vector<int> SimulatedRun::server_devices() const {
-  std::vector<int> ranks(static_cast<size_t>(plan.mesh.ranks()));
-  std::iota(ranks.begin(), ranks.end(), 0);
   if (!plan.has_servers()) {
     auto devices = spare_devices();
-    devices.insert(devices.end(), ranks.begin(), ranks.end());
+    const auto workers = summation_workers();
+    devices.insert(devices.end(), workers.begin(), workers.end());
     return devices;
   }
   auto hosts = devices_without_ranks(*this);
-  if (hosts.empty()) hosts = ranks;
+  if (hosts.empty()) hosts = all_ranks(*this);
   const auto wanted = static_cast<size_t>(plan.exchange.servers.count);
   std::vector<int> devices;
   for (size_t i = 0; i < (wanted > 0 ? wanted : hosts.size()); ++i) {

@@ -132,7 +132,11 @@ struct SimulatedRun {
   // For method summation: the first device of each host that has a summation server and no rank.
   // Hosts that come after those with ranks have them, one each.
   std::vector<int> spare_devices() const;
-  // Returns the device of each server. Method summation: spare_devices(), then those of ranks.
+  // For method summation: the ranks that exchange gradients with the servers, and whether they are
+  // the first ones of their hosts, whose ranks sum first.
+  std::vector<int> summation_workers() const;
+  bool sums_on_hosts() const;
+  // Returns the device of each server. Method summation: spare_devices(), summation_workers().
   // Methods with parameter servers: the first devices of hosts without ranks, which have
   // servers.count in turn, or one each if this is 0; without such hosts, those of ranks.
   std::vector<int> server_devices() const;

@@ -45,7 +45,8 @@ class RecipeMaker {
         links_(links),
         ranks_(ranks),
         groups_(ranks, is_zero() && zero_group() > 0 ? zero_group() : ranks.size()),
-        spares_(is_summation() ? run.spare_devices() : std::vector<int>{}) {}
+        spares_(is_summation() ? run.spare_devices() : std::vector<int>{}),
+        sums_on_hosts_(is_summation() && run.sums_on_hosts()) {}
 
   StageRecipes make(const StageWork& work) const {
     StageRecipes recipes;
@@ -66,22 +67,22 @@ class RecipeMaker {
 
  private:
   bool is_summation() const { return run_.plan.exchange.method == ExchangeMethod::summation; }
-  bool sums_on_hosts() const {
-    const auto& sums = run_.plan.exchange.summation;
-    return !sums.asynchronous && sums.local_sums != "none";
-  }
+  const layout::SummationExchange& sums() const { return run_.plan.exchange.summation; }
   bool is_zero() const { return run_.plan.exchange.method == ExchangeMethod::zero; }
   size_t zero_group() const { return static_cast<size_t>(run_.plan.exchange.zero_group); }
 
   std::vector<CollectivePhase> phases(CollectiveKind kind, double bytes,
                                       const std::vector<std::vector<int>>& groups) const {
-    return phases_of_groups({.kind = kind,
-                             .algorithm = run_.all_reduce,
-                             .bytes = bytes,
-                             .reduce_per_byte = run_.reduce_per_byte,
-                             .spares = spares_,
-                             .sums_on_hosts = sums_on_hosts()},
-                            groups, links_);
+    return phases_of_groups(
+        {.kind = kind,
+         .algorithm = run_.all_reduce,
+         .bytes = bytes,
+         .reduce_per_byte = run_.reduce_per_byte,
+         .spares = spares_,
+         .links = sums().links,
+         .sums_on_hosts = sums_on_hosts_,
+         .host_sum_share = layout::local_sum_share(sums(), run_.plan.precision)},
+        groups, links_);
   }
 
   std::vector<CollectivePhase> reduce(double bytes) const {
@@ -107,6 +108,7 @@ class RecipeMaker {
   const std::vector<int>& ranks_;
   const ShardGroups groups_;
   const std::vector<int> spares_;  // of summation servers
+  const bool sums_on_hosts_;
 };
 
 constexpr const char* kSums = "sums";

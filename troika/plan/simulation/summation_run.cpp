@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "troika/plan/simulation/partition_sums.h"
+#include "troika/plan/simulation/host_sums.h"
 #include "troika/plan/simulation/server_runs.h"
 
 namespace troika::plan {
@@ -28,7 +28,7 @@ class SummationRun {
       : run_(run),
         ranks_(run),
         sums_(ranks_, {.added = [this](int rank, size_t partition) { count(rank, partition); },
-                       .landed = [this](int rank, size_t) { resume(rank); }}),
+                       .taken = [this](int rank, size_t bucket) { step(rank, bucket); }}),
         pushes_(ranks_.ranks()),
         states_(static_cast<size_t>(ranks_.ranks())) {}
 
@@ -45,7 +45,6 @@ class SummationRun {
     std::deque<Piece> pieces;
     std::vector<size_t>
         left;  // pushed buckets that are not stepped; those of the first blocks first
-    bool waits = false;
     double pass_begin = 0;
     int64_t seen = 0;  // pushes of others, in the rank's parameters
   };
@@ -157,22 +156,19 @@ class SummationRun {
     advance(rank);
   }
 
-  // Returns true if all of these buckets are stepped. If not, the rank waits, or steps a bucket
-  // that is there and then goes on.
+  // Returns true if all of these buckets are stepped. If not, the rank steps the next bucket whose
+  // mean is there, and then goes on.
   bool take_needed(int rank, const std::vector<size_t>& needed) {
     auto& own = state(rank);
     const auto is_needed = [&](size_t bucket) { return std::ranges::count(needed, bucket) > 0; };
     std::ranges::stable_partition(own.left, is_needed);
     if (own.left.empty() || !is_needed(own.left.front())) return true;
-    const auto found = std::ranges::find_if(
-        own.left, [&](size_t bucket) { return sums_.has_landed(rank, bucket); });
-    if (found == own.left.end()) {
-      own.waits = true;
-      ranks_.begin_wait(rank);
-      return false;
-    }
-    const size_t bucket = *found;
-    own.left.erase(found);
+    sums_.take(rank, own.left);
+    return false;
+  }
+
+  void step(int rank, size_t bucket) {
+    std::erase(state(rank).left, bucket);
     const auto& work = ranks_.work();
     const bool steps = !is_asynchronous() && work.parameter_bytes > 0;
     const double share = steps ? work.buckets[bucket].bytes / work.parameter_bytes : 0;
@@ -181,13 +177,6 @@ class SummationRun {
       if (state(rank).left.empty()) ranks_.end_step(rank);
       advance(rank);
     });
-    return false;
-  }
-
-  void resume(int rank) {
-    if (!std::exchange(state(rank).waits, false)) return;
-    ranks_.end_wait(rank);
-    advance(rank);
   }
 
   // Counts the pushes of the first partition, which has the number 0.
@@ -199,7 +188,7 @@ class SummationRun {
 
   const SimulatedRun& run_;
   ServedRanks ranks_;
-  PartitionSums sums_;
+  HostSums sums_;
   PushCounts pushes_;
   std::vector<State> states_;
 };

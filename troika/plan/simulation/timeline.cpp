@@ -26,9 +26,12 @@ void Timeline::send(int from, int to, double bytes, Call arrives) {
 
 void Timeline::send_beside(int from, int to, double bytes, Call arrives) {
   const auto path = links_.path(from, to);
-  const auto end = keep(
-      [this, latency = path.latency, arrives = std::move(arrives)] { after(latency, arrives); });
-  loop_.begin(path.uses, bytes, {.who = to, .what = end});
+  move(path.uses, bytes,
+       [this, latency = path.latency, arrives = std::move(arrives)] { after(latency, arrives); });
+}
+
+void Timeline::move(const std::vector<LinkUse>& uses, double bytes, Call ends) {
+  loop_.begin(uses, bytes, {.what = keep(std::move(ends))});
 }
 
 void Timeline::tell(int from, int to, Call arrives) {

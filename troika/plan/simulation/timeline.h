@@ -26,6 +26,8 @@ class Timeline {
   void send(int from, int to, double bytes, Call arrives);
   // Sends a message beside earlier ones to the same device.
   void send_beside(int from, int to, double bytes, Call arrives);
+  // Moves bytes over these links, and calls `ends` when all have crossed them.
+  void move(const std::vector<LinkUse>& uses, double bytes, Call ends);
   // Sends a message of a few bytes, which waits for no other one and fills no link.
   void tell(int from, int to, Call arrives);
   // Makes the calls until there are none, or stop() was called.

@@ -40,9 +40,14 @@ layout::Cluster searched_cluster(const layout::Plan& configured, const comm::Gro
 
 std::vector<bool> profiles_for_sums(const plan::StepProblem& problem, c10::DeviceType device,
                                     bool needs_servers) {
+  const auto& cluster = problem.cluster;
+  const auto has_own = [&](const std::string& host) {
+    return cluster.network_of(host).bandwidth > 0;
+  };
   const bool has_link =
-      problem.cluster.network.bandwidth > 0 || problem.profiles.front().network.link.bandwidth > 0;
-  if (!problem.cluster.spares.empty() && !has_link) {
+      problem.profiles.front().network.link.bandwidth > 0 ||
+      (std::ranges::all_of(cluster.hosts, has_own) && std::ranges::all_of(cluster.spares, has_own));
+  if (!cluster.spares.empty() && !has_link) {
     throw Error("train", ErrorKind::usage,
                 {.what = "the links of machines with servers",
                  .got = "one machine, on which none was measured",
