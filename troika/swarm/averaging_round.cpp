@@ -136,8 +136,9 @@ void TypedRound<Number>::take_part(size_t index, const AveragingHead& head,
   if (!reducer_ || !heard_.contains(index)) return;
   heard_[index] = endpoint_.now();
   result_.received += bytes.size();
-  auto numbers = unpacked(head, bytes);
-  auto fault = numbers.size() == head.count
+  const bool abstains = head.weight == 0 && bytes.empty();
+  auto numbers = abstains ? std::vector<Number>() : unpacked(head, bytes);
+  auto fault = abstains || numbers.size() == head.count
                    ? reducer_->add(index, {head.first, head.count}, head.weight, std::move(numbers))
                    : "its message has another size";
   if (fault) exclude(index, *fault, true);
@@ -184,7 +185,8 @@ void TypedRound<Number>::take_averaged(Gathering& gathering, const AveragingHead
     part.problem = "its message has another size";
     return;
   }
-  if (options_.packing.unpack) {
+  // Differences from what this peer has sent: from nothing, if that had no weight.
+  if (options_.packing.unpack && weight_ > 0) {
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] += (*values_)[head.first + i];
   }
   const bool is_finite =
@@ -216,9 +218,10 @@ void TypedRound<Number>::send_more(size_t index) {
     const auto chunk = gathering.to_send.front();
     gathering.to_send.pop_front();
     ++gathering.in_flight;
+    const auto numbers = std::span(*values_).subspan(chunk.first, chunk.count);
     send(index,
          {.kind = HeadKind::part, .first = chunk.first, .count = chunk.count, .weight = weight_},
-         std::span(*values_).subspan(chunk.first, chunk.count),
+         weight_ > 0 ? numbers : std::span<const Number>(),
          [weak = this->weak_from_this(), index](const net::Result& result) {
            const auto self = weak.lock();
            if (!self || !self->gatherings_.contains(index)) return;
@@ -267,7 +270,10 @@ void TypedRound<Number>::send_reduced(
       send(index, head, *average);
     } else {
       auto delta = *average;
-      for (size_t i = 0; i < delta.size(); ++i) delta[i] -= contribution.numbers[i];
+      const auto& sent = contribution.numbers;
+      if (contribution.weight > 0) {
+        for (size_t i = 0; i < delta.size(); ++i) delta[i] -= sent[i];
+      }
       send(index, head, delta);
     }
   }

@@ -48,6 +48,7 @@ struct PeerProgress {
   // Names the states that the peer has been through; peers with equal ones have equal states.
   std::string history = {};
   bool is_partial = false;  // not all of the peer's last average was one of its group
+  bool is_paused = false;   // it follows, and computes no samples
   // When the record came, by this peer's clock; earlier for a record that was old then.
   WallTime at{};
   WallTime refresh{};  // until the next record, about
@@ -92,12 +93,16 @@ class ProgressTracker {
   void announce() { publish(); }
   // Adds samples that this peer has processed.
   void report(int64_t samples);
+  // Whether this peer processes no samples for now, which the others are told. The samples that it
+  // has remain.
+  void set_paused(bool is_paused);
 
   const std::string& own_name() const { return own_.peer; }
   int64_t epoch() const { return own_.epoch; }
   int64_t samples() const { return own_.samples; }
   const std::string& history() const { return own_.history; }
   bool is_partial() const { return own_.is_partial; }
+  bool is_paused() const { return own_.is_paused; }
 
   // The progress of all peers that are alive, this one included: those whose last record is not
   // much older than the time in which they promised another.
@@ -119,6 +124,7 @@ class ProgressTracker {
 
  private:
   void publish();
+  double own_rate() const { return own_.is_paused ? 0 : rate_.samples_per_second(); }
   WallTime refresh() const;
 
   net::Endpoint& endpoint_;

@@ -28,7 +28,10 @@ Error swarm_error(ErrorKind kind, const std::string& what, const std::string& go
 
 }  // namespace
 
-SwarmMember::SwarmMember(SwarmMemberOptions options) : options_(std::move(options)) {}
+SwarmMember::SwarmMember(SwarmMemberOptions options)
+    : options_(std::move(options)), limits_{DutyCycle(options_.processor_share)} {
+  shared_.report.version = options_.version;
+}
 
 SwarmMember::~SwarmMember() {
   leave();
@@ -58,6 +61,8 @@ SwarmCallbacks SwarmMember::callbacks() {
               [this](const std::string& state) {
                 shared_.loaded = state;
                 shared_.averaged.reset();
+                shared_.loss_sum = 0;
+                shared_.samples = 0;
                 ++shared_.statistics.loads;
               }};
 }
@@ -85,10 +90,13 @@ void SwarmMember::open(const SwarmStart& start) {
   options.schema = start.schema;
   options.version = {.epoch = start.step, .history = start.state};
   options.kinds[swarm::kContact] = swarm::is_contact;
+  options.kinds[swarm::kReport] = swarm::is_report;
   act([&] {
-    peer_ = make_swarm_peer(start.is_double, *endpoint_, options_.identity, options, callbacks());
+    metered_ = std::make_unique<swarm::MeteredEndpoint>(*endpoint_, options_.cap);
+    peer_ = make_swarm_peer(start.is_double, *metered_, options_.identity, options, callbacks());
     door_ = std::make_unique<swarm::Door>(*endpoint_, options.run);
     announce();
+    publish_report();
     is_open->store(true);
   });
   endpoint_->accept_while({});
@@ -263,6 +271,7 @@ void SwarmMember::leave() {
     keeper_.reset();
     door_.reset();
     peer_.reset();
+    metered_.reset();
     alive_ = {};
   });
   endpoint_.reset();
@@ -302,10 +311,6 @@ bool SwarmMember::wait(const std::function<bool()>& is_over, const Stops& stops)
   }
 }
 
-void SwarmMember::report(int64_t samples) {
-  act([&] { peer_->report(samples); });
-}
-
 bool SwarmMember::is_behind() {
   bool is_behind = false;
   act([&] { is_behind = is_behind_now(); });
@@ -332,6 +337,7 @@ SwarmMember::Outcome SwarmMember::average(at::Tensor& values, double weight, con
     if (shared_.averaged) {
       values = *std::exchange(shared_.averaged, std::nullopt);
       outcome = Outcome::averaged;
+      end_step(weight);
     } else if (is_behind_now()) {
       outcome = Outcome::behind;
     }

@@ -13,8 +13,11 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/net/tcp_endpoint.h"
+#include "troika/parallel/swarm/duty_cycle.h"
 #include "troika/parallel/swarm/swarm_dialer.h"
 #include "troika/parallel/swarm/swarm_peer.h"
+#include "troika/swarm/metered_endpoint.h"
+#include "troika/swarm/peer_report.h"
 #include "troika/swarm/token.h"
 
 namespace troika::parallel {
@@ -29,6 +32,13 @@ struct SwarmMemberOptions {
   net::Address authority = {};
   int64_t min_peers = 1;
   Milliseconds join_timeout{60'000};
+  swarm::BandwidthCap cap = {};
+  // The part of the time in which the member computes, in (0, 1].
+  double processor_share = 1;
+  // Returns why the member pauses now; empty: it does not. Called by the trainer's thread, about
+  // ten times a second while it pauses. Null: it never pauses.
+  std::function<std::string()> pauses = {};
+  std::string version = {};  // of the program, which the other peers are told
   // Without `schema`, `version` and `kinds`, which begin() adds.
   swarm::PeerOptions<double> peer = {};
 };
@@ -43,6 +53,13 @@ struct SwarmStart {
   // Returns the state at the beginning of the present step. Called by the trainer's thread in
   // begin(), wanted() and average().
   std::function<std::string()> save;
+};
+
+// A micro-batch that a member has computed.
+struct SwarmWork {
+  int64_t samples = 0;
+  double loss = 0;     // mean of the samples
+  double seconds = 0;  // that it took
 };
 
 // Steps of the swarm that this member made.
@@ -76,8 +93,16 @@ class SwarmMember {
   void begin(SwarmStart start, const Stops& stops);
   void leave();
 
-  // Tells how many samples this member has processed for the step.
-  void report(int64_t samples);
+  // Tells what this member has computed for the step. Blocks then for as long as processor_share
+  // asks for, or until a step is due, is_behind(), or `stops`.
+  void report(const SwarmWork& work, const Stops& stops);
+  // Whether this member pauses now (SwarmMemberOptions::pauses); tells the others. It processes no
+  // samples then, and follows: it calls rest() and, when a step is due, average() with weight 0, or
+  // with that of samples from before.
+  bool is_paused();
+  // Blocks until the pause has ended, is_due(), is_behind(), or `stops`. Returns false if `stops`
+  // returned true.
+  bool rest(const Stops& stops);
   // Whether the member must take the state of others before it goes on.
   bool is_behind();
   // Whether the swarm has the samples of the step, so that average() is to be called. Gives the
@@ -91,7 +116,8 @@ class SwarmMember {
     stopped,
   };
   // Replaces `values`, which are a mean over this member's samples with this weight, by the mean of
-  // the group. The values must be finite. Blocks for averaging_time about, or until `stops`.
+  // the group. With weight 0, the values do not count. They must be finite. Blocks for
+  // averaging_time about, or until `stops`.
   Outcome average(at::Tensor& values, double weight, const Stops& stops);
 
   // If is_behind(): blocks until the state is here, and returns it; empty if it is not needed any
@@ -111,12 +137,22 @@ class SwarmMember {
     std::string refusal = {};      // of a token
     bool has_token = false;
     SwarmStatistics statistics = {};
+    swarm::PeerReport report = {};
+    double loss_sum = 0;  // over the samples of the step
+    int64_t samples = 0;
+  };
+  struct Limits {
+    DutyCycle duty;
+    std::string pause = {};  // why it is paused; empty: it is not
   };
 
   SwarmCallbacks callbacks();
   void open(const SwarmStart& start);
   void publish_contact();
-  void announce();  // again and again
+  void announce();          // again and again
+  void publish_report();    // again and again
+  bool must_go_on() const;  // under Endpoint's rules: a step is due, or the member is behind
+  void end_step(double weight);
   void get_token(const Stops& stops);
   // Under Endpoint's rules: the error of a peer that knew others, none of which trains the same.
   std::optional<Error> misfit() const;
@@ -136,7 +172,9 @@ class SwarmMember {
   std::function<std::string()> save_;
   swarm::Contact contact_;
   Shared shared_;
+  Limits limits_;
   std::unique_ptr<net::TcpEndpoint> endpoint_;
+  std::unique_ptr<swarm::MeteredEndpoint> metered_;
   std::unique_ptr<SwarmPeer> peer_;
   std::unique_ptr<swarm::Door> door_;
   std::unique_ptr<swarm::TokenKeeper> keeper_;

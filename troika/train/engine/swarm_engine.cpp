@@ -1,7 +1,9 @@
 #include "troika/train/engine/swarm_engine.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
@@ -43,7 +45,11 @@ std::function<void()> SwarmEngine::load(const checkpoint::CheckpointReader& save
 }
 
 parallel::SwarmMember::Outcome SwarmEngine::average(int64_t& samples, int64_t micro_batches) {
-  auto values = gradients_.gather(1.0 / static_cast<double>(micro_batches));
+  if (micro_batches == 0) {
+    // A pause: there are those of the last step.
+    for (const auto& parameter : gradients_.parameters()) parameter.tensor.mutable_grad().reset();
+  }
+  auto values = gradients_.gather(1.0 / static_cast<double>(std::max<int64_t>(1, micro_batches)));
   if (!values.isfinite().all().item<bool>()) {
     if (setup().options.trainer.terminate_on_nan) {
       throw Error("train", ErrorKind::failure,
@@ -70,27 +76,40 @@ StepResult SwarmEngine::step(MicroBatches& batches) {
   };
   for (;;) {
     auto outcome = Outcome::no_step;
+    const bool is_paused = swarm_.is_paused();
     if (swarm_.is_behind()) {
       outcome = Outcome::behind;
-    } else if (micro_batches > 0 && swarm_.is_due()) {
+    } else if ((micro_batches > 0 || is_paused) && swarm_.is_due()) {
       outcome = average(samples, micro_batches);
       setup().times.end(observe::Phase::exposed_communication);
       if (samples == 0) micro_batches = 0;
     }
     if (outcome == Outcome::averaged) break;
+    if (outcome == Outcome::no_step && is_paused) {
+      // A micro-batch from before may be the last one of the step.
+      if (swarm_.rest(setup().stops)) continue;
+      outcome = Outcome::stopped;
+    }
     finish();
     if (outcome != Outcome::no_step) return {};
+    const Stopwatch computing;
     auto computed = accumulate(batches, /*is_first=*/micro_batches == 0);
     if (!computed) return {};
     loss = std::move(computed->first);
     ++micro_batches;
     samples += computed->second;
-    swarm_.report(computed->second);
+    swarm_.report(
+        {.samples = computed->second, .loss = loss->item<double>(), .seconds = computing.seconds()},
+        setup().stops);
   }
   keep_buffers();
   optimizer_step(batches.step());
-  batches.end_with_next();
-  finish();
+  if (loss) {
+    batches.end_with_next();
+    finish();
+  } else {
+    batches.end_without();
+  }
   return {.is_complete = true};
 }
 

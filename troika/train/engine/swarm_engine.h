@@ -11,7 +11,8 @@ namespace troika::train {
 
 // A step takes micro-batches until the swarm has the samples of its batch, and then the mean of the
 // gradients of all peers. It ends early, incomplete, if this peer is behind the swarm
-// (SwarmMember::is_behind()); its samples are lost then.
+// (SwarmMember::is_behind()); its samples are lost then. While the peer is paused, it takes no
+// micro-batches, and makes the steps of the others.
 class SwarmEngine : public SingleStageEngine {
  public:
   // EngineSetup::swarm must be set.
