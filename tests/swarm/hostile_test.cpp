@@ -42,7 +42,7 @@ class FalseLeader {
     directory_.publish(
         kProgress, {}, 0, std::chrono::minutes(5),
         fmt::format(R"({{"samples":0,"samples_per_second":0.0,"is_client":false,"history":"",)"
-                    R"("is_partial":false,"refresh":60000,"schema":"{}"}})",
+                    R"("is_partial":false,"is_paused":false,"refresh":60000,"schema":"{}"}})",
                     run.all.front()->peer->schema()));
     for (const auto& trainer : run.all) {
       run.network.connect(trainer->identity->name(), identity_.name());
@@ -134,7 +134,7 @@ TEST(HostilePeers, WeightsAreBounded) {
 
 TEST(HostilePeers, EpochsWithoutASuccessorAreRefused) {
   Record record{.body = R"({"samples":0,"samples_per_second":0.0,"is_client":false,"history":"",)"
-                        R"("is_partial":false,"refresh":1,"schema":""})"};
+                        R"("is_partial":false,"is_paused":false,"refresh":1,"schema":""})"};
   EXPECT_TRUE(is_progress(record));
   record.epoch = INT64_MAX;
   EXPECT_FALSE(is_progress(record));

@@ -10,6 +10,7 @@
 
 #include "tests/swarm/simulated_swarm.h"
 #include "troika/base/random.h"
+#include "troika/swarm/metered_endpoint.h"
 #include "troika/swarm/peer.h"
 
 namespace troika::swarm {
@@ -27,6 +28,8 @@ struct Trainer {
   int64_t samples = 0;  // of the epoch
   int steps = 0, loads = 0;
   bool is_gone = false;
+  bool is_paused = false;
+  std::unique_ptr<MeteredEndpoint> metered;
   std::unique_ptr<Peer<double>> peer;  // ends first
 
   std::shared_ptr<const std::string> state() const {
@@ -43,7 +46,7 @@ class Trainers {
   Trainers(const Trainers&) = delete;
   Trainers& operator=(const Trainers&) = delete;
 
-  Trainer& add(double speed, PeerOptions<double> options = {}) {
+  Trainer& add(double speed, PeerOptions<double> options = {}, const BandwidthCap& cap = {}) {
     const size_t index = all.size();
     all.push_back(std::make_unique<Trainer>());
     auto& trainer = *all.back();
@@ -54,8 +57,9 @@ class Trainers {
     if (options.target_batch == 1) options.target_batch = target_batch_;
     options.seed = index;
     options.least_part = kPlaces;
+    trainer.metered = std::make_unique<MeteredEndpoint>(*trainer.endpoint, cap);
     trainer.peer = std::make_unique<Peer<double>>(
-        *trainer.endpoint, *trainer.identity, options,
+        *trainer.metered, *trainer.identity, options,
         PeerCallbacks<double>{
             .due = [this, index](int64_t epoch) { contribute(index, epoch); },
             .averaged = [this, index](const SwarmStep& step,
@@ -92,6 +96,10 @@ class Trainers {
       if (other != index) cut(other, index);
     }
   }
+  void pause(size_t index, bool is_paused) {
+    all[index]->is_paused = is_paused;
+    all[index]->peer->set_paused(is_paused);
+  }
   std::vector<size_t> live() const {
     std::vector<size_t> indices;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -116,8 +124,10 @@ class Trainers {
     const auto batch = static_cast<int64_t>(1 + random.below(4));
     const double time = static_cast<double>(batch) / trainer.speed * random.uniform(.8, 1.2);
     trainer.endpoint->after(seconds(time), [this, index, batch] {
-      all[index]->samples += batch;
-      all[index]->peer->report(batch);
+      if (!all[index]->is_paused) {
+        all[index]->samples += batch;
+        all[index]->peer->report(batch);
+      }
       train(index);
     });
   }

@@ -4,7 +4,6 @@
 #include "tests/support/errors.h"
 #include "tests/train/swarm_training.h"
 #include "troika/checkpoint/reader.h"
-#include "troika/parallel/parameter_store.h"
 #include "troika/train/engine/engine_state.h"
 
 namespace troika::train {
@@ -32,10 +31,8 @@ TEST_F(DelayedTraining, IsThatOfOneProcessWithOneStepsDelay) {
   const auto oracle = course_on(trained, make_smooth_task<>);
   options_.swarm.delay_optimizer_step = false;
   EXPECT_GT(distance(oracle, course_on(trained, make_smooth_task<>)), 1e-3);
+  expect_course(courses, oracle, 5);
   for (const auto& course : courses) {
-    EXPECT_EQ(course.summary.steps, 5);
-    EXPECT_EQ(distance(course, courses.front()), 0);
-    EXPECT_LE(distance(course, oracle), 1e-10);
     EXPECT_EQ(course.summary.metrics.at("swarm_steps"), 5);
     EXPECT_EQ(course.summary.metrics.at("swarm_lone_steps"), 0);
   }
@@ -111,12 +108,7 @@ TEST_F(DelayedTraining, ResumesWithTheGradientThatWasNotAppliedYet) {
   const auto courses =
       fit_both([&] { return Callbacks{std::make_shared<RecordsSamples>(trained)}; });
   ASSERT_EQ(trained.of_step.size(), 7U);
-  const auto oracle = course_on(trained, make_smooth_task<>);
-  for (const auto& course : courses) {
-    ASSERT_EQ(course.summary.steps, 6);
-    EXPECT_EQ(distance(course, courses.front()), 0);
-    EXPECT_LE(distance(course, oracle), 1e-10);
-  }
+  expect_course(courses, course_on(trained, make_smooth_task<>), 6);
 }
 
 // Ends a run early, and saves the state when the peer has left the swarm.
@@ -142,25 +134,6 @@ TEST_F(DelayedTraining, AnEarlyEndWaitsForTheAverage) {
               testing::Contains(HasSubstr("delayed.gradient.0.weight")));
 }
 
-// Waits in a step until others are there. They get its state meanwhile: its weights, and the mean
-// that is not applied yet.
-class DelayedWaitsFor : public Callback {
- public:
-  DelayedWaitsFor(Arrivals& arrivals, int64_t step, parallel::SwarmMember& member)
-      : arrivals_(arrivals), step_(step), member_(member) {}
-  std::string name() const override { return "delayed_waits_for"; }
-  void on_train_batch_start(FitContext& context, const data::Batch&) override {
-    if (context.at.step != step_) return;
-    context.training.store->fetch_states();
-    while (!arrivals_.wait_shortly_for(1)) member_.is_due();
-  }
-
- private:
-  Arrivals& arrivals_;
-  const int64_t step_;
-  parallel::SwarmMember& member_;
-};
-
 TEST_F(DelayedTraining, ALatePeerGoesOnWithTheGradientThatWasNotAppliedYet) {
   auto all = peers(2);
   all[0].swarm.min_peers = all[1].swarm.min_peers = 1;
@@ -173,10 +146,10 @@ TEST_F(DelayedTraining, ALatePeerGoesOnWithTheGradientThatWasNotAppliedYet) {
     std::vector<std::jthread> threads;
     threads.emplace_back([&] {
       const auto own = member(all[0]);
-      courses[0] = fit(all[0], make_smooth_task(), own,
-                       {std::make_shared<TellsArrival>(first, 2),
-                        std::make_shared<DelayedWaitsFor>(late, 2, *own),
-                        std::make_shared<RecordsSamples>(trained)});
+      courses[0] = fit(
+          all[0], make_smooth_task(), own,
+          {std::make_shared<TellsArrival>(first, 2), std::make_shared<WaitsFor>(late, 1, 2, *own),
+           std::make_shared<RecordsSamples>(trained)});
     });
     threads.emplace_back([&] {
       while (!first.wait_shortly_for(1)) {
@@ -187,12 +160,7 @@ TEST_F(DelayedTraining, ALatePeerGoesOnWithTheGradientThatWasNotAppliedYet) {
     });
   }
   ASSERT_EQ(trained.of_step.size(), 7U);
-  const auto oracle = course_on(trained, make_smooth_task<>);
-  for (const auto& course : courses) {
-    EXPECT_EQ(course.summary.steps, 6);
-    EXPECT_LE(distance(course, oracle), 1e-10);
-  }
-  EXPECT_EQ(distance(courses[0], courses[1]), 0);
+  expect_course(courses, course_on(trained, make_smooth_task<>), 6);
   EXPECT_EQ(courses[1].summary.metrics.at("swarm_loads"), 1);
   EXPECT_EQ(courses[1].summary.metrics.at("swarm_peers"), 2);
 }

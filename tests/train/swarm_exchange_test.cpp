@@ -26,7 +26,7 @@ TEST(SwarmExchange, AveragesGradientsAndFiniteBuffers) {
   };
   const auto net = std::make_shared<Net>();
   const auto before = net->large.clone(), turn = net->turn.clone();
-  parallel::SwarmMember own({.secret = net::Secret::random()});
+  parallel::SwarmMember own{parallel::SwarmMemberOptions(net::Secret::random())};
   parallel::SwarmExchange exchange(*net, own);
   net->used.mutable_grad() = torch::full(2, 4.0);
   const auto values = exchange.gather(0.5);

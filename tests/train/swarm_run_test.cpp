@@ -26,24 +26,6 @@ class LeavesAt : public Callback {
   const int64_t step_;
 };
 
-// Waits in a step until others are there, and gives them its state meanwhile.
-class WaitsFor : public Callback {
- public:
-  WaitsFor(Arrivals& arrivals, int count, int64_t step, parallel::SwarmMember& member)
-      : arrivals_(arrivals), count_(count), step_(step), member_(member) {}
-  std::string name() const override { return "waits_for"; }
-  void on_train_batch_start(FitContext& context, const data::Batch&) override {
-    if (context.at.step != step_) return;
-    while (!arrivals_.wait_shortly_for(count_)) member_.is_due();
-  }
-
- private:
-  Arrivals& arrivals_;
-  const int count_;
-  const int64_t step_;
-  parallel::SwarmMember& member_;
-};
-
 // The time of a run is its own, whatever states it takes.
 class ExpectsOwnTime : public Callback {
  public:
@@ -66,12 +48,9 @@ TEST_F(SwarmTraining, IsThatOfOneProcessOnTheSamplesOfAll) {
   TrainedSamples trained;
   const auto courses = fit_all(all, make_smooth_task<>, &trained);
   ASSERT_EQ(trained.of_step.size(), 5U);
-  const auto oracle = course_on(trained, make_smooth_task<>);
+  expect_course(courses, course_on(trained, make_smooth_task<>), 5);
   for (const auto& course : courses) {
-    EXPECT_EQ(course.summary.steps, 5);
     EXPECT_EQ(course.summary.samples, 5 * 8);
-    EXPECT_EQ(distance(course, courses.front()), 0);
-    EXPECT_LE(distance(course, oracle), 1e-10);
     EXPECT_EQ(course.summary.metrics.at("swarm_lone_steps"), 0);
     EXPECT_EQ(course.summary.metrics.at("swarm_peers"), 3);
   }

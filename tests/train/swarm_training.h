@@ -11,12 +11,14 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/train/fitted_course.h"
 #include "tests/train/waves.h"
 #include "troika/cluster/discovery/port.h"
 #include "troika/nn/state.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/train/run/fit_context.h"
 #include "troika/train/run/swarm_run.h"
 
@@ -94,6 +96,26 @@ class TellsArrival : public Callback {
   Arrivals& arrivals_;
   const int64_t step_;
   bool has_told_ = false;
+};
+
+// Waits in a step until others are there. They get its state meanwhile: its weights, and with
+// delayed updates the mean that is not applied yet.
+class WaitsFor : public Callback {
+ public:
+  WaitsFor(Arrivals& arrivals, int count, int64_t step, parallel::SwarmMember& member)
+      : arrivals_(arrivals), count_(count), step_(step), member_(member) {}
+  std::string name() const override { return "waits_for"; }
+  void on_train_batch_start(FitContext& context, const data::Batch&) override {
+    if (context.at.step != step_) return;
+    context.training.store->fetch_states();
+    while (!arrivals_.wait_shortly_for(count_)) member_.is_due();
+  }
+
+ private:
+  Arrivals& arrivals_;
+  const int count_;
+  const int64_t step_;
+  parallel::SwarmMember& member_;
 };
 
 class SwarmTraining : public CourseTest {
@@ -177,6 +199,15 @@ class SwarmTraining : public CourseTest {
       course.weights.push_back(tensor.detach());
     }
     return course;
+  }
+
+  static void expect_course(const std::vector<FittedCourse>& courses, const FittedCourse& oracle,
+                            int64_t steps) {
+    for (const auto& course : courses) {
+      EXPECT_EQ(course.summary.steps, steps);
+      EXPECT_EQ(distance(course, courses.front()), 0);
+      EXPECT_LE(distance(course, oracle), 1e-10);
+    }
   }
 
   std::shared_ptr<parallel::SwarmMember> member(const TrainOptions& options) const {

@@ -75,8 +75,14 @@ Command add_monitor(CLI::App& command) {
       ->required();
   command.add_option("--run", arguments->run, "name of the run: swarm.run of the peers")
       ->capture_default_str();
-  command.add_flag("--once", arguments->once, "print the page once and stop");
-  command.add_flag("--json", arguments->json, "print JSON, one line for each page");
+  auto* once = command.add_flag("--once", arguments->once, "print the page once and stop");
+  auto* json = command.add_flag("--json", arguments->json, "print JSON, one line for each page");
+  command
+      .add_option("--http", arguments->http,
+                  "HOST:PORT at which it serves the page to browsers instead, HOST a numeric "
+                  "address of this machine, PORT 0 for any free port")
+      ->excludes(once)
+      ->excludes(json);
   command.add_option("--timeout", arguments->timeout_seconds, "seconds to wait for an answer")
       ->capture_default_str();
   return [arguments] { return run_monitor(*arguments); };

@@ -24,6 +24,7 @@ struct MonitorArguments {
   std::vector<std::string> peers;  // HOST:PORT; the first that answers
   bool once = false;
   bool json = false;
+  std::string http;  // HOST:PORT at which it serves a web page instead; empty: none
   double timeout_seconds = 10;
 };
 // Shows the peers of a swarm, once or until SIGINT or SIGTERM, and returns the exit code.

@@ -255,6 +255,23 @@ void add_options(config::Table& table, SwarmSection& options) {
             "swarm: bandwidth of this peer's link in Mbit/s, each way, which decides how much of "
             "the gradient it reduces; 0: not known; all peers should tell it, or none",
             config::at_least(0.0));
+  table.add("swarm.max_upload_megabits", &options.max_upload_megabits,
+            "swarm: Mbit/s that this peer sends at most, 1 or more; 0: no limit",
+            config::at_least(0.0));
+  table.add("swarm.max_download_megabits", &options.max_download_megabits,
+            "swarm: Mbit/s that this peer receives at most, 1 or more; 0: no limit",
+            config::at_least(0.0));
+  table.add(
+      "swarm.processor_share", &options.processor_share,
+      "swarm: part of the time in which this peer computes micro-batches; it rests after each",
+      above_to(0.0, 1.0));
+  table.add("swarm.pause_file", &options.pause_file,
+            "swarm: while a file of this name exists, the peer computes nothing, and follows the "
+            "others; empty: it never pauses");
+  table.add("swarm.max_load_of_others", &options.max_load_of_others,
+            "swarm: the peer pauses while other programs use more than this share of the machine's "
+            "processors; 1: it never pauses for them",
+            config::between(0.0, 1.0));
   table.add("swarm.identity", &options.identity,
             "swarm: file (mode 0600) of the secret key of this peer, which is made if it does not "
             "exist; empty: a new key at each start");

@@ -132,9 +132,14 @@ struct SwarmSection {
   std::string grad_compression = "none";
   int64_t grad_compression_threshold = 65536;  // elements
   bool delay_optimizer_step = false;
-  double bandwidth_megabits = 0;  // per second, each way; 0: not told
-  std::string identity = {};      // a file; empty: a new identity each time
-  std::string authority = {};     // KEY@HOST:PORT; empty: all that hold the secret
+  double bandwidth_megabits = 0;     // per second, each way; 0: not told
+  double max_upload_megabits = 0;    // per second; 0: no limit
+  double max_download_megabits = 0;  // per second; 0: no limit
+  double processor_share = 1;        // part of the time in which it computes
+  std::string pause_file = {};       // it pauses while this file exists; empty: never
+  double max_load_of_others = 1;     // share of the processors above which it pauses
+  std::string identity = {};         // a file; empty: a new identity each time
+  std::string authority = {};        // KEY@HOST:PORT; empty: all that hold the secret
   double discovery_seconds = 3;
   double matchmaking_seconds = 5;
   double averaging_seconds = 60;

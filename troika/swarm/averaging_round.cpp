@@ -141,8 +141,9 @@ void TypedRound<Number>::take_part(size_t index, const AveragingHead& head,
   if (!reducer_ || !heard_.contains(index)) return;
   heard_[index] = endpoint_.now();
   result_.received += bytes.size();
-  auto numbers = unpacked(head, bytes);
-  auto fault = numbers.size() == head.count
+  const bool abstains = head.weight == 0 && bytes.empty();
+  auto numbers = abstains ? std::vector<Number>() : unpacked(head, bytes);
+  auto fault = abstains || numbers.size() == head.count
                    ? reducer_->add(index, {head.first, head.count}, head.weight, std::move(numbers))
                    : "its message has another size";
   if (fault) exclude(index, *fault, true);
@@ -218,11 +219,12 @@ void TypedRound<Number>::send_more(size_t index) {
     const auto chunk = gathering.to_send.front();
     gathering.to_send.pop_front();
     ++gathering.in_flight;
+    const auto numbers = std::span(*values_).subspan(chunk.first, chunk.count);
     send(
         index,
         message_of(
             {.kind = HeadKind::part, .first = chunk.first, .count = chunk.count, .weight = weight_},
-            std::span(*values_).subspan(chunk.first, chunk.count)),
+            weight_ > 0 ? numbers : std::span<const Number>()),
         [weak = this->weak_from_this(), index](const net::Result& result) {
           const auto self = weak.lock();
           if (!self || !self->gatherings_.contains(index)) return;

@@ -14,7 +14,7 @@ namespace troika::swarm {
 struct AveragingHead {
   enum class Kind : uint8_t {
     ready,     // the reducer has begun
-    part,      // a contribution to the receiver's part, with its weight
+    part,      // a contribution to the receiver's part, with its weight; no numbers if this is 0
     averaged,  // of the sender's part; its weight is the sum; without numbers if this is 0
     refused,   // the sender takes no more contributions of the receiver; the text says why
     left,      // the sender has ended its averaging

@@ -76,6 +76,13 @@ void Bans::accuse(const std::string& peer, const std::string& why) {
   directory_.publish(kAccusation, peer, 0, kAccusationLife, text_of(AccusationBody{why}));
 }
 
+size_t Bans::accusers_of(const std::string& peer) const {
+  const auto found = accusers_.find(peer);
+  if (found == accusers_.end()) return 0;
+  return static_cast<size_t>(std::ranges::count_if(
+      found->second, [now = directory_.now()](const auto& one) { return one.second > now; }));
+}
+
 std::set<std::string> Bans::banned_by(const std::set<std::string>& voters) const {
   std::set<std::string> banned;
   const auto now = directory_.now();

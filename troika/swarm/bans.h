@@ -1,6 +1,7 @@
 // Peers that others have found to lie.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <set>
 #include <string>
@@ -31,6 +32,8 @@ class Bans {
   void judge(const AveragingResult& result);
   // The banned ones, if these peers, of which this one may be one, have a voice.
   std::set<std::string> banned_by(const std::set<std::string>& voters) const;
+  // How many peers accuse this one.
+  size_t accusers_of(const std::string& peer) const;
 
  private:
   void accuse(const std::string& peer, const std::string& why);

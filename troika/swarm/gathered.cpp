@@ -22,7 +22,7 @@ bool is_valid(const RowPart& row) {
 }  // namespace
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RowPart, row, average, weight, members)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Gathered, mode, bandwidth, numbers, row)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Gathered, mode, bandwidth, numbers, row, is_paused)
 
 std::string Gathered::text() const {
   return text_of(*this);
@@ -42,6 +42,26 @@ Gathered gathered_from(const std::string& text) {
   return {};
 }
 
+namespace {
+
+// The bandwidths that balanced_shares() gets.
+std::vector<std::optional<double>> bandwidths_of(
+    const std::vector<std::pair<std::string, Gathered>>& members) {
+  const bool all_are_paused = std::ranges::all_of(members, [](const auto& member) {
+    return member.second.mode == Mode::client || member.second.is_paused;
+  });
+  std::vector<std::optional<double>> bandwidths;
+  for (const auto& [name, gathered] : members) {
+    const bool reduces = gathered.mode != Mode::client && (all_are_paused || !gathered.is_paused);
+    bandwidths.push_back(!reduces                 ? std::optional(0.0)
+                         : gathered.bandwidth > 0 ? std::optional(gathered.bandwidth)
+                                                  : std::nullopt);
+  }
+  return bandwidths;
+}
+
+}  // namespace
+
 AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part,
                         size_t block) {
   std::vector<std::pair<std::string, Gathered>> members;
@@ -51,18 +71,15 @@ AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_
   std::ranges::stable_sort(members, {},
                            [](const auto& member) { return member.second.row.average; });
   AveragingGroup group{.id = match.id, .members = {}};
-  std::vector<std::optional<double>> rates;
   size_t most = 0;
   for (const auto& [name, gathered] : members) {
     group.members.push_back({.name = name, .mode = gathered.mode});
     most = std::max<size_t>(most, gathered.numbers);
-    rates.push_back(gathered.mode == Mode::client ? std::optional(0.0)
-                    : gathered.bandwidth > 0      ? std::optional(gathered.bandwidth)
-                                                  : std::nullopt);
   }
   size_t left = numbers.value_or(most);
-  const auto blocks = part_sizes((left + block - 1) / block, balanced_shares(rates).fractions,
-                                 (least_part + block - 1) / block);
+  const auto blocks =
+      part_sizes((left + block - 1) / block, balanced_shares(bandwidths_of(members)).fractions,
+                 (least_part + block - 1) / block);
   for (size_t i = 0; i < blocks.size(); ++i) {
     group.members[i].part = std::min(blocks[i] * block, left);
     left -= group.members[i].part;

@@ -27,6 +27,7 @@ struct Gathered {
   double bandwidth = 0;  // bytes per second; 0: unknown
   uint64_t numbers = 0;  // of its vector; 0 for auxiliary peers, which get to know it so
   RowPart row = {};
+  bool is_paused = false;  // it reduces nothing, unless nobody else can
 
   std::string text() const;
 };
@@ -35,9 +36,9 @@ struct Gathered {
 Gathered gathered_from(const std::string& text);
 
 // The parts that the members reduce of `numbers`, or, if there are none, as for an auxiliary peer,
-// of the most that a member has. Parts have whole blocks of a packing but for the last one.
-// Averages of rows are added in the same order in all columns. Throws Error(swarm, usage) if no
-// member can reduce anything.
+// of the most that a member has. Members that are paused reduce only if no other can. Parts have
+// whole blocks of a packing but for the last one. Averages of rows are added in the same order in
+// all columns. Throws Error(swarm, usage) if no member can reduce anything.
 AveragingGroup group_of(const Match& match, std::optional<size_t> numbers, size_t least_part,
                         size_t block);
 

@@ -92,6 +92,8 @@ std::vector<double> PartReducer<Number>::weighted_mean(const Contributions& cont
   double weight = 0;
   std::vector<double> sums(count);
   for (const auto& [contributor, one] : contributions) {
+    // A peer without samples has sent no numbers.
+    if (one.weight == 0) continue;
     weight += one.weight;
     for (size_t i = 0; i < count; ++i) sums[i] += one.weight * static_cast<double>(one.numbers[i]);
   }
@@ -104,7 +106,6 @@ std::vector<double> PartReducer<Number>::clipped_mean(const Contributions& contr
   std::vector<std::span<const Number>> vectors;
   std::vector<double> weights;
   for (const auto& [contributor, one] : contributions) {
-    // A peer without samples has sent no gradient.
     if (one.weight == 0) continue;
     vectors.emplace_back(one.numbers);
     weights.push_back(one.weight);

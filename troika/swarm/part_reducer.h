@@ -26,7 +26,7 @@ class PartReducer {
  public:
   struct Contribution {
     double weight = 0;
-    std::vector<Number> numbers;
+    std::vector<Number> numbers;  // may be missing if the weight is 0
   };
   // `average` is null, and `weight` 0, if the sum of weights is 0 or the average is not finite.
   // `contributions` are those that count.

@@ -238,7 +238,7 @@ void Peer<Number>::contribute(int64_t epoch, Values values, double weight) {
 template <typename Number>
 std::string Peer<Number>::gathered(Mode mode) const {
   return Gathered{mode, options_.bandwidth.value_or(0), step_.values ? step_.values->size() : 0,
-                  step_.groups.part()}
+                  step_.groups.part(), tracker_.is_paused()}
       .text();
 }
 

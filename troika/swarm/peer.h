@@ -129,6 +129,10 @@ class Peer {
 
   // Adds processed samples.
   void report(int64_t samples);
+  // A peer that is paused says so to the others. It computes and reduces nothing, and follows: when
+  // `due` is called, it contributes with weight 0, or with that of samples from before the pause,
+  // and gets the average. So it has the state of the others when it goes on.
+  void set_paused(bool is_paused) { tracker_.set_paused(is_paused); }
   // Gives the values that `due` asked for: the mean over this peer's samples, whose number is
   // `weight`. Ignored unless that epoch is still due. The values belong to the peer until
   // `averaged` or `load` is called. Throws Error(swarm, usage) for no values or a wrong weight.

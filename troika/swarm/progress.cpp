@@ -28,11 +28,12 @@ struct ProgressBody {
   bool is_client = false;
   std::string history;
   bool is_partial = false;
+  bool is_paused = false;
   int64_t refresh = 0;  // milliseconds
   std::string schema;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProgressBody, samples, samples_per_second, is_client, history,
-                                   is_partial, refresh, schema)
+                                   is_partial, is_paused, refresh, schema)
 
 PeerProgress progress_of(const Record& record, WallTime now) {
   const auto body = parsed<ProgressBody>(record.body);
@@ -43,6 +44,7 @@ PeerProgress progress_of(const Record& record, WallTime now) {
           .is_client = body.is_client,
           .history = body.history,
           .is_partial = body.is_partial,
+          .is_paused = body.is_paused,
           // The clocks differ by up to the skew, so only what is older than that is old.
           .at = std::min(now, record.created + RecordRules().skew),
           .refresh = WallTime(body.refresh)};
@@ -126,6 +128,14 @@ void ProgressTracker::report(int64_t samples, bool is_ahead) {
   rate_.report(samples, endpoint_.now());
 }
 
+void ProgressTracker::set_paused(bool is_paused) {
+  if (own_.is_paused == is_paused) return;
+  own_.is_paused = is_paused;
+  // The pause does not count.
+  rate_.resume(endpoint_.now());
+  publish();
+}
+
 void ProgressTracker::publish() {
   const auto now = directory_.now();
   std::erase_if(others_, [&](const auto& other) { return !is_fresh(other.second, now); });
@@ -133,8 +143,8 @@ void ProgressTracker::publish() {
   own_.refresh = refresh();
   directory_.publish(
       kProgress, {}, own_.epoch, options_.lifetime,
-      text_of(ProgressBody{own_.samples, rate_.samples_per_second(), own_.is_client, own_.history,
-                           own_.is_partial, own_.refresh.count(), options_.schema}));
+      text_of(ProgressBody{own_.samples, own_rate(), own_.is_client, own_.history, own_.is_partial,
+                           own_.is_paused, own_.refresh.count(), options_.schema}));
   endpoint_.cancel(timer_, net::Outcome::cancelled);
   timer_ = endpoint_.after(own_.refresh, alive_.guard([this] { publish(); }));
 }
@@ -179,7 +189,7 @@ bool ProgressTracker::is_alive(const std::string& peer) const {
 
 std::vector<PeerProgress> ProgressTracker::peers() const {
   std::vector<PeerProgress> found{own_};
-  found.front().samples_per_second = rate_.samples_per_second();
+  found.front().samples_per_second = own_rate();
   found.front().at = directory_.now();
   visit_others([&](const PeerProgress& progress) { found.push_back(progress); });
   return found;
@@ -192,7 +202,7 @@ SwarmProgress ProgressTracker::swarm() const {
   });
   if (own_.epoch == sum.epoch) {
     sum.samples = static_cast<double>(own_.samples);
-    sum.samples_per_second = rate_.samples_per_second();
+    sum.samples_per_second = own_rate();
     sum.peers = 1;
   }
   const auto now = directory_.now();

@@ -41,7 +41,7 @@ struct ProgressOptions {
 
 // The progress of one peer, as its last record says.
 struct PeerProgress {
-  std::string peer;
+  std::string peer = {};
   int64_t epoch = 0;
   int64_t samples = 0;  // since the epoch began
   double samples_per_second = 0;
@@ -49,6 +49,7 @@ struct PeerProgress {
   // Names the states that the peer has been through; peers with equal ones have equal states.
   std::string history = {};
   bool is_partial = false;  // not all of the peer's last average was one of its group
+  bool is_paused = false;   // it follows, and computes no samples
   // When the record came, by this peer's clock; earlier for a record that was old then.
   WallTime at{};
   WallTime refresh{};  // until the next record, about
@@ -96,12 +97,16 @@ class ProgressTracker {
   // The samples that were reported ahead count for this epoch, or not at all.
   void count_ahead() { own_.samples += std::exchange(ahead_, 0); }
   void drop_ahead() { ahead_ = 0; }
+  // Whether this peer processes no samples for now, which the others are told. The samples that it
+  // has remain.
+  void set_paused(bool is_paused);
 
   const std::string& own_name() const { return own_.peer; }
   int64_t epoch() const { return own_.epoch; }
   int64_t samples() const { return own_.samples; }
   const std::string& history() const { return own_.history; }
   bool is_partial() const { return own_.is_partial; }
+  bool is_paused() const { return own_.is_paused; }
 
   // The progress of all peers that are alive, this one included: those whose last record is not
   // much older than the time in which they promised another.
@@ -123,6 +128,7 @@ class ProgressTracker {
 
  private:
   void publish();
+  double own_rate() const { return own_.is_paused ? 0 : rate_.samples_per_second(); }
   WallTime refresh() const;
 
   net::Endpoint& endpoint_;

@@ -28,7 +28,10 @@ Error swarm_error(ErrorKind kind, const std::string& what, const std::string& go
 
 }  // namespace
 
-SwarmMember::SwarmMember(SwarmMemberOptions options) : options_(std::move(options)) {}
+SwarmMember::SwarmMember(SwarmMemberOptions options)
+    : options_(std::move(options)), limits_{DutyCycle(options_.processor_share)} {
+  shared_.report.version = options_.version;
+}
 
 SwarmMember::~SwarmMember() {
   leave();
@@ -58,6 +61,7 @@ SwarmCallbacks SwarmMember::callbacks() {
               [this](const std::string& state) {
                 shared_.loaded = state;
                 shared_.averaged.reset();
+                shared_.computed = shared_.contributed = {};
                 ++shared_.statistics.loads;
               }};
 }
@@ -85,12 +89,15 @@ void SwarmMember::open(const SwarmStart& start) {
   options.schema = start.schema;
   options.version = {.epoch = start.step, .history = start.state};
   options.kinds[swarm::kContact] = swarm::is_contact;
+  options.kinds[swarm::kReport] = swarm::is_report;
   act([&] {
+    metered_ = std::make_unique<swarm::MeteredEndpoint>(*endpoint_, options_.cap);
     peer_ = make_swarm_peer(
         {.is_double = start.is_double, .codec = options_.compression.codec, .exact = start.exact},
-        *endpoint_, options_.identity, options, callbacks());
+        *metered_, options_.identity, options, callbacks());
     door_ = std::make_unique<swarm::Door>(*endpoint_, options.run);
     announce();
+    publish_report();
     is_open->store(true);
   });
   endpoint_->accept_while({});
@@ -262,10 +269,14 @@ bool SwarmMember::has_met_all() const {
 void SwarmMember::leave() {
   dialer_.reset();
   if (!endpoint_) return;
+  // The others may need this member's part of its last average.
+  endpoint_->run_until([this] { return !metered_ || !metered_->is_sending(); },
+                       options_.peer.averaging_time);
   act([this] {
     keeper_.reset();
     door_.reset();
     peer_.reset();
+    metered_.reset();
     alive_ = {};
   });
   endpoint_.reset();
@@ -307,10 +318,6 @@ bool SwarmMember::wait(const std::function<bool()>& is_over, const Stops& stops)
   }
 }
 
-void SwarmMember::report(int64_t samples) {
-  act([&] { peer_->report(samples); });
-}
-
 bool SwarmMember::is_behind() {
   bool is_behind = false;
   act([&] { is_behind = is_behind_now(); });
@@ -327,7 +334,10 @@ bool SwarmMember::is_due() {
 void SwarmMember::contribute(const at::Tensor& values, double weight) {
   act([&] {
     // It may have begun to download meanwhile.
-    if (peer_->is_due()) peer_->contribute(values, weight);
+    if (!peer_->is_due()) return;
+    shared_.contributed = std::exchange(shared_.computed, {});
+    shared_.contributed.weight = weight;
+    peer_->contribute(values, weight);
   });
 }
 
@@ -358,6 +368,7 @@ SwarmMember::Outcome SwarmMember::finish(at::Tensor& values, const Stops& stops)
     if (shared_.averaged) {
       values = *std::exchange(shared_.averaged, std::nullopt);
       outcome = Outcome::averaged;
+      report_step();
     } else if (is_behind_now()) {
       outcome = Outcome::behind;
     }

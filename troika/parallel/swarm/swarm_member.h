@@ -13,8 +13,11 @@
 #include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/net/tcp_endpoint.h"
+#include "troika/parallel/swarm/duty_cycle.h"
 #include "troika/parallel/swarm/swarm_dialer.h"
 #include "troika/parallel/swarm/swarm_peer.h"
+#include "troika/swarm/metered_endpoint.h"
+#include "troika/swarm/peer_report.h"
 #include "troika/swarm/token.h"
 
 namespace troika::parallel {
@@ -27,6 +30,8 @@ struct SwarmCompression {
 };
 
 struct SwarmMemberOptions {
+  explicit SwarmMemberOptions(const net::Secret& of_run) : secret(of_run) {}
+
   net::Secret secret;
   swarm::Identity identity = swarm::Identity::random();
   std::vector<net::Address> peers = {};
@@ -37,6 +42,13 @@ struct SwarmMemberOptions {
   int64_t min_peers = 1;
   Milliseconds join_timeout{60'000};
   SwarmCompression compression = {};
+  swarm::BandwidthCap cap = {};
+  // The part of the time in which the member computes, in (0, 1].
+  double processor_share = 1;
+  // Returns why the member pauses now; empty: it does not. Called by the trainer's thread, about
+  // ten times a second while it pauses. Null: it never pauses.
+  std::function<std::string()> pauses = {};
+  std::string version = {};  // of the program, which the other peers are told
   // Without `schema`, `version`, `packing` and `kinds`, which begin() adds.
   swarm::PeerOptions<double> peer = {};
 };
@@ -53,6 +65,13 @@ struct SwarmStart {
   // an average to the update before the next one. Called by the trainer's thread in begin(),
   // is_due(), finish() and take_state().
   std::function<std::string()> save;
+};
+
+// A micro-batch that a member has computed.
+struct SwarmWork {
+  int64_t samples = 0;
+  double loss = 0;     // mean of the samples
+  double seconds = 0;  // that it took
 };
 
 // Steps of the swarm that this member made.
@@ -87,14 +106,24 @@ class SwarmMember {
   // time; `usage` if the peers have another run, or all that are connected have another schema or
   // target batch, or the authority refuses a token.
   void begin(SwarmStart start, const Stops& stops);
+  // Blocks until what this member has reduced of its last average is sent, for averaging_time at
+  // most.
   void leave();
 
-  // Tells how many samples this member has processed for the step; for the next one, while an
-  // average is on its way.
-  void report(int64_t samples);
+  // Tells what this member has computed for the step; for the next one, while an average is on its
+  // way. Blocks then for as long as processor_share asks for, or until a step is due, is_behind(),
+  // or `stops`.
+  void report(const SwarmWork& work, const Stops& stops);
+  // Whether this member pauses now (SwarmMemberOptions::pauses); tells the others. It processes no
+  // samples then, and follows: it calls rest() and, when a step is due, contribute() with weight 0,
+  // or with that of samples from before.
+  bool is_paused();
+  // Blocks until the pause has ended, is_due(), is_behind(), an average that is on its way is over,
+  // or `stops`. Returns false if `stops` returned true.
+  bool rest(const Stops& stops);
   // Whether the member must take the state of others before it goes on.
   bool is_behind();
-  // Whether the swarm has the samples of the step, so that average() is to be called. Gives the
+  // Whether the swarm has the samples of the step, so that contribute() is to be called. Gives the
   // state to peers that ask for it.
   bool is_due();
 
@@ -105,7 +134,8 @@ class SwarmMember {
     stopped,
   };
   // Gives `values`, which are finite, and a mean over this member's samples with this weight, to
-  // the average of the step, which is on its way then. Does not block.
+  // the average of the step, which is on its way then. With weight 0, the values do not count. Does
+  // not block.
   void contribute(const at::Tensor& values, double weight);
   // Whether no average is on its way any more.
   bool is_over();
@@ -122,6 +152,12 @@ class SwarmMember {
   SwarmStatistics statistics();
 
  private:
+  // A member computes these samples of a step.
+  struct Portion {
+    double loss_sum = 0;  // over its samples
+    int64_t samples = 0;
+    double weight = 0;  // of its contribution
+  };
   // Shared with the callbacks, under Endpoint's rules for them.
   struct Shared {
     std::optional<at::Tensor> averaged = {};
@@ -132,12 +168,22 @@ class SwarmMember {
     std::string refusal = {};      // of a token
     bool has_token = false;
     SwarmStatistics statistics = {};
+    swarm::PeerReport report = {};
+    Portion computed = {};     // for the step
+    Portion contributed = {};  // to the average that is on its way
+  };
+  struct Limits {
+    DutyCycle duty;
+    std::string pause = {};  // why it is paused; empty: it is not
   };
 
   SwarmCallbacks callbacks();
   void open(const SwarmStart& start);
   void publish_contact();
-  void announce();  // again and again
+  void announce();          // again and again
+  void publish_report();    // again and again
+  bool must_go_on() const;  // under Endpoint's rules: a step is due, or the member is behind
+  void report_step();       // that is averaged
   void get_token(const Stops& stops);
   // Under Endpoint's rules: the error of a peer that knew others, none of which trains the same.
   std::optional<Error> misfit() const;
@@ -158,7 +204,9 @@ class SwarmMember {
   std::function<std::string()> save_;
   swarm::Contact contact_;
   Shared shared_;
+  Limits limits_;
   std::unique_ptr<net::TcpEndpoint> endpoint_;
+  std::unique_ptr<swarm::MeteredEndpoint> metered_;
   std::unique_ptr<SwarmPeer> peer_;
   std::unique_ptr<swarm::Door> door_;
   std::unique_ptr<swarm::TokenKeeper> keeper_;

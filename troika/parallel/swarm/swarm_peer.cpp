@@ -24,6 +24,7 @@ class PeerOf : public SwarmPeer {
                            int64_t, const std::string& state) { load(state); }}) {}
 
   void report(int64_t samples) override { peer_.report(samples); }
+  void set_paused(bool is_paused) override { peer_.set_paused(is_paused); }
   void contribute(const at::Tensor& values, double weight) override {
     const auto numbers = values.contiguous();
     const auto* first = numbers.data_ptr<Number>();

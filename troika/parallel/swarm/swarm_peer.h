@@ -30,6 +30,7 @@ class SwarmPeer {
   SwarmPeer& operator=(const SwarmPeer&) = delete;
 
   virtual void report(int64_t samples) = 0;
+  virtual void set_paused(bool is_paused) = 0;
   // To the present epoch; `values` is copied.
   virtual void contribute(const at::Tensor& values, double weight) = 0;
   virtual void use_token(const std::string& token) = 0;

@@ -11,10 +11,6 @@ bool DelayedSwarmEngine::is_last(const MicroBatches& batches) const {
   return setup().steps > 0 && batches.step() + 1 >= setup().steps;
 }
 
-void DelayedSwarmEngine::finish(MicroBatches& batches, Portion& own) {
-  if (own.loss) batches.done(*std::exchange(own.loss, std::nullopt));
-}
-
 bool DelayedSwarmEngine::end_average(const Portion& own, bool is_last) {
   if (!gradients().is_averaging()) return true;
   const bool waits = own.micro_batches > 0 && (is_last || swarm().has_share(own.samples));
@@ -27,17 +23,18 @@ bool DelayedSwarmEngine::end_average(const Portion& own, bool is_last) {
 bool DelayedSwarmEngine::compute(MicroBatches& batches, Portion& own) {
   const bool is_last = this->is_last(batches);
   for (;;) {
+    const bool is_paused = swarm().is_paused();
     if (swarm().is_behind() || !end_average(own, is_last)) return false;
     if (swarm().is_behind()) return false;
-    const bool may_end = own.micro_batches > 0 && !gradients().is_averaging();
+    const bool may_end = (own.micro_batches > 0 || is_paused) && !gradients().is_averaging();
     if (may_end && ((is_last && gradients().has_delayed()) || swarm().is_due())) return true;
+    if (is_paused) {
+      if (!swarm().rest(setup().stops)) return false;
+      continue;
+    }
     finish(batches, own);
-    auto computed = accumulate(batches, /*is_first=*/own.micro_batches == 0);
-    if (!computed) return false;
-    own.loss = std::move(computed->first);
-    ++own.micro_batches;
-    own.samples += computed->second;
-    if (!is_last || !gradients().has_average()) swarm().report(computed->second);
+    const bool counts = !is_last || !gradients().has_average();
+    if (!add_micro_batch(batches, own, counts)) return false;
   }
 }
 
@@ -59,12 +56,11 @@ StepResult DelayedSwarmEngine::step(MicroBatches& batches) {
     gradients().add_to_buffers(changes);
   }
   if (!updates || !is_last(batches)) {
-    const auto values = contribution(own.samples, own.micro_batches);
+    const auto values = contribution(own);
     gradients().begin_average(values, static_cast<double>(own.samples));
   }
   show_kept_buffers();
-  if (updates) batches.end_with_next();
-  finish(batches, own);
+  updates ? end_step(batches, own) : finish(batches, own);
   return {.is_complete = updates};
 }
 

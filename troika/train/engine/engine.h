@@ -77,6 +77,8 @@ class MicroBatches {
   // For an engine of a swarm, which takes micro-batches until the step has come, whatever count()
   // is: the step has ended, and the next done() is that of its last micro-batch.
   virtual void end_with_next() {}
+  // For such an engine: the step has ended, and has no micro-batch of this peer.
+  virtual void end_without() {}
 
  private:
   const int64_t step_, count_, begin_;

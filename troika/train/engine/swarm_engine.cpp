@@ -1,7 +1,9 @@
 #include "troika/train/engine/swarm_engine.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "troika/base/clock.h"
 #include "troika/base/error.h"
 #include "troika/base/log.h"
 #include "troika/compat/torch.h"
@@ -49,8 +51,13 @@ std::function<void()> SwarmEngine::load(const checkpoint::CheckpointReader& save
   };
 }
 
-at::Tensor SwarmEngine::contribution(int64_t& samples, int64_t micro_batches) {
-  auto values = gradients_.gather(1.0 / static_cast<double>(micro_batches));
+at::Tensor SwarmEngine::contribution(Portion& own) {
+  if (own.micro_batches == 0) {
+    // A pause: there are those of the last step.
+    for (const auto& parameter : gradients_.parameters()) parameter.tensor.mutable_grad().reset();
+  }
+  auto values =
+      gradients_.gather(1.0 / static_cast<double>(std::max<int64_t>(1, own.micro_batches)));
   if (!values.isfinite().all().item<bool>()) {
     if (setup().options.trainer.terminate_on_nan) {
       throw Error("train", ErrorKind::failure,
@@ -60,50 +67,70 @@ at::Tensor SwarmEngine::contribution(int64_t& samples, int64_t micro_batches) {
                    .hint = "the other peers go on without it; trainer.terminate_on_nan=false "
                            "leaves its samples out and trains on"});
     }
-    log::warn("[swarm] gradients that are not finite: {} samples are left out", samples);
-    samples = 0;
+    log::warn("[swarm] gradients that are not finite: {} samples are left out", own.samples);
+    own.samples = 0;
     values.zero_();
   }
   return values;
 }
 
-parallel::SwarmMember::Outcome SwarmEngine::average(int64_t& samples, int64_t micro_batches) {
-  auto values = contribution(samples, micro_batches);
-  swarm_.contribute(values, static_cast<double>(samples));
+bool SwarmEngine::add_micro_batch(MicroBatches& batches, Portion& own, bool counts) {
+  const Stopwatch computing;
+  auto computed = accumulate(batches, /*is_first=*/own.micro_batches == 0);
+  if (!computed) return false;
+  own.loss = std::move(computed->first);
+  ++own.micro_batches;
+  own.samples += computed->second;
+  if (!counts) return true;
+  swarm_.report({.samples = computed->second,
+                 .loss = own.loss->item<double>(),
+                 .seconds = computing.seconds()},
+                setup().stops);
+  return true;
+}
+
+void SwarmEngine::finish(MicroBatches& batches, Portion& own) {
+  if (own.loss) batches.done(*std::exchange(own.loss, std::nullopt));
+}
+
+void SwarmEngine::end_step(MicroBatches& batches, Portion& own) {
+  if (!own.loss) return batches.end_without();
+  batches.end_with_next();
+  finish(batches, own);
+}
+
+parallel::SwarmMember::Outcome SwarmEngine::average(Portion& own) {
+  auto values = contribution(own);
+  swarm_.contribute(values, static_cast<double>(own.samples));
   const auto outcome = swarm_.finish(values, setup().stops);
   if (outcome == Outcome::averaged) gradients_.spread(values);
   return outcome;
 }
 
 StepResult SwarmEngine::step(MicroBatches& batches) {
-  int64_t samples = 0, micro_batches = 0;
-  std::optional<at::Tensor> loss;  // of the last micro-batch, until it is done
-  const auto finish = [&] {
-    if (loss) batches.done(*std::exchange(loss, std::nullopt));
-  };
+  Portion own;
   for (;;) {
     auto outcome = Outcome::no_step;
+    const bool is_paused = swarm_.is_paused();
     if (swarm_.is_behind()) {
       outcome = Outcome::behind;
-    } else if (micro_batches > 0 && swarm_.is_due()) {
-      outcome = average(samples, micro_batches);
+    } else if ((own.micro_batches > 0 || is_paused) && swarm_.is_due()) {
+      outcome = average(own);
       setup().times.end(observe::Phase::exposed_communication);
-      if (samples == 0) micro_batches = 0;
+      if (own.samples == 0) own.micro_batches = 0;
     }
     if (outcome == Outcome::averaged) break;
-    finish();
-    if (outcome != Outcome::no_step) return {};
-    auto computed = accumulate(batches, /*is_first=*/micro_batches == 0);
-    if (!computed) return {};
-    loss = std::move(computed->first);
-    ++micro_batches;
-    samples += computed->second;
-    swarm_.report(computed->second);
+    if (outcome == Outcome::no_step && is_paused) {
+      // A micro-batch from before may be the last one of the step.
+      if (swarm_.rest(setup().stops)) continue;
+      outcome = Outcome::stopped;
+    }
+    finish(batches, own);
+    if (outcome != Outcome::no_step || !add_micro_batch(batches, own)) return {};
   }
   keep_buffers();
   optimizer_step(batches.step());
-  batches.end_with_next();
-  finish();
+  end_step(batches, own);
   return {.is_complete = true};
 }
 

@@ -87,6 +87,9 @@ class Fit {
   // `is_last`: the last micro-batch of a step.
   void finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is_last,
                     bool is_last_of_epoch);
+  // A step of a swarm has ended to which this peer has contributed no micro-batch.
+  void finish_step_of_others(bool is_last_of_epoch);
+  void end_step();
   // Between two micro-batches of a step: whether to leave the step, because a checkpoint is due or
   // the run was asked to stop.
   bool leaves_step();

@@ -67,6 +67,12 @@ class Fit::LoadedMicroBatches : public MicroBatches {
 
   void end_with_next() override { ends_with_next_ = true; }
 
+  void end_without() override {
+    ++done_;
+    fit_.finish_step_of_others(done_ == left_);
+    fit_.measured_.times().finish();
+  }
+
   int64_t done() const { return done_; }
 
  private:
@@ -194,6 +200,21 @@ void Fit::start_batch(const data::Batch& batch) {
   hooks_.call("on_train_batch_start", &Hooks::on_train_batch_start, batch);
 }
 
+void Fit::finish_step_of_others(bool is_last_of_epoch) {
+  epochs_.advance(/*ends_step=*/true);
+  log_.advance();
+  end_step();
+  context_.validation.follows =
+      is_last_of_epoch ? validator_.is_due_after_epoch() : validator_.is_due_within_epoch(1);
+  epochs_.at().train_seconds = measured_.clock().train_seconds();
+}
+
+void Fit::end_step() {
+  auto& at = epochs_.at();
+  at.rows = 0;
+  if (at.step % setup_.options.trainer.log_every_n_steps == 0) log_.log_steps();
+}
+
 void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is_last,
                        bool is_last_of_epoch) {
   auto& at = epochs_.at();
@@ -205,9 +226,8 @@ void Fit::finish_batch(const data::Batch& batch, const at::Tensor& loss, bool is
   clock.end_batch(setup_.swarm ? batch.size() : epochs_.trained_samples());
   if (is_last || !setup_.swarm) log_.advance();
   if (is_last) {
-    at.rows = 0;
     clock.end_step();
-    if (at.step % setup_.options.trainer.log_every_n_steps == 0) log_.log_steps();
+    end_step();
   }
   context_.validation.follows = is_last_of_epoch ? validator_.is_due_after_epoch()
                                                  : validator_.is_due_within_epoch(micro_batches);

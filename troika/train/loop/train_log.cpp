@@ -123,7 +123,9 @@ void TrainLog::log_epoch() {
     log_.add_state(before);
   }
   auto& at = epochs_.at();
-  at.train_loss = at.metrics.at(observe::kEpochLoss);
+  // A peer of a swarm that pauses has no loss of its own.
+  const auto loss = at.metrics.find(observe::kEpochLoss);
+  if (loss != at.metrics.end()) at.train_loss = loss->second;
 }
 
 void TrainLog::print_epoch() const {

@@ -6,14 +6,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
+#include <system_error>
 
 #include "troika/base/error.h"
 #include "troika/base/file.h"
+#include "troika/base/processor_load.h"
 #include "troika/base/text.h"
 #include "troika/cluster/discovery/run_secret.h"
 #include "troika/net/descriptor.h"
 #include "troika/net/interface.h"
 #include "troika/nn/precision.h"
+#include "troika/observe/summary.h"
 #include "troika/train/options/limits.h"
 #include "troika/train/options/resolve_plan.h"
 
@@ -24,6 +29,8 @@ namespace {
 // An address of networks that are never used: packets to it take the default route.
 constexpr const char* kElsewhere = "192.0.2.1";
 constexpr double kBytesOfMegabit = 1e6 / 8;
+// Four chunks of a state, of 256 KiB each, take 8 s then.
+constexpr double kLeastMegabits = 1;
 
 [[noreturn]] void refuse_swarm(const std::string& what, const std::string& got,
                                const std::string& expected, const std::string& hint = "") {
@@ -69,6 +76,29 @@ void require_supported(const TrainOptions& options, const cluster::Environment& 
   }
 }
 
+// Bytes per second; infinite for 0.
+double cap_of(double megabits, const std::string& option) {
+  if (megabits == 0) return std::numeric_limits<double>::infinity();
+  if (megabits < kLeastMegabits) {
+    refuse_swarm("downloads of a state do not end in time at this rate",
+                 fmt::format("{} {}", option, megabits),
+                 fmt::format("0 for no limit, or {} Mbit/s at least", kLeastMegabits));
+  }
+  return megabits * kBytesOfMegabit;
+}
+
+// SwarmMemberOptions::pauses.
+std::function<std::string()> pauses_of(const parallel::SwarmSection& own) {
+  const auto load =
+      own.max_load_of_others < 1 ? std::make_shared<LoadOfOthers>(own.max_load_of_others) : nullptr;
+  return [file = own.pause_file, load]() -> std::string {
+    std::error_code ignored;
+    if (!file.empty() && std::filesystem::exists(file, ignored)) return file + " exists";
+    if (!load || !load->is_above()) return {};
+    return fmt::format("other programs use {:.0f} % of the processors", 100 * load->latest());
+  };
+}
+
 net::Duration duration_of(double seconds) {
   return std::chrono::duration_cast<net::Duration>(std::chrono::duration<double>(seconds));
 }
@@ -96,6 +126,22 @@ std::optional<net::Address> announced(const parallel::SwarmSection& own,
                  "swarm.announce = HOST:PORT");
   }
   return net::Address{addresses.front(), listen.port};
+}
+
+// Sets the options that are the same on all peers, and those of this one in the configuration.
+void set_peer_options(swarm::PeerOptions<double>& peer, const TrainOptions& options) {
+  const auto& own = options.swarm;
+  peer.run = own.run;
+  peer.target_batch = options.data.global_batch_size;
+  peer.aggregation =
+      own.aggregation == "mean" ? swarm::Aggregation::mean : swarm::Aggregation::centred_clip;
+  peer.group_size = static_cast<size_t>(own.target_group_size);
+  peer.overlaps = own.delay_optimizer_step;
+  peer.mode = own.mode == "client" ? swarm::Mode::client : swarm::Mode::node;
+  peer.discovery_time = duration_of(own.discovery_seconds);
+  peer.matchmaking_time = duration_of(own.matchmaking_seconds);
+  peer.averaging_time = duration_of(own.averaging_seconds);
+  peer.sender_timeout = duration_of(own.sender_timeout_seconds);
 }
 
 }  // namespace
@@ -145,28 +191,27 @@ std::shared_ptr<parallel::SwarmMember> make_swarm_member(const TrainOptions& opt
   if (!trains_in_swarm(options)) return nullptr;
   require_supported(options, environment);
   const auto& own = options.swarm;
-  parallel::SwarmMemberOptions member{
-      .secret = swarm_secret(own.run, variables),
-      .identity = identity_of(own.identity),
-      .listen = parse_address(own.listen, "swarm.listen"),
-      .min_peers = own.min_peers,
-      .join_timeout = Milliseconds(static_cast<int64_t>(options.comm.join_timeout_seconds * 1e3)),
-      .peer = {.run = own.run,
-               .target_batch = options.data.global_batch_size,
-               .aggregation = own.aggregation == "mean" ? swarm::Aggregation::mean
-                                                        : swarm::Aggregation::centred_clip,
-               .group_size = static_cast<size_t>(own.target_group_size),
-               .overlaps = own.delay_optimizer_step,
-               .mode = own.mode == "client" ? swarm::Mode::client : swarm::Mode::node,
-               .discovery_time = duration_of(own.discovery_seconds),
-               .matchmaking_time = duration_of(own.matchmaking_seconds),
-               .averaging_time = duration_of(own.averaging_seconds),
-               .sender_timeout = duration_of(own.sender_timeout_seconds)}};
-  member.compression = {.codec = own.grad_compression, .threshold = own.grad_compression_threshold};
+  const swarm::BandwidthCap cap{
+      .up = cap_of(own.max_upload_megabits, "swarm.max_upload_megabits"),
+      .down = cap_of(own.max_download_megabits, "swarm.max_download_megabits")};
+  parallel::SwarmMemberOptions member(swarm_secret(own.run, variables));
+  member.identity = identity_of(own.identity);
   for (const auto& peer : own.peers) member.peers.push_back(parse_address(peer, "swarm.peers"));
+  member.listen = parse_address(own.listen, "swarm.listen");
   member.announce = announced(own, member.listen);
+  member.min_peers = own.min_peers;
+  member.join_timeout = Milliseconds(static_cast<int64_t>(options.comm.join_timeout_seconds * 1e3));
+  member.compression = {.codec = own.grad_compression, .threshold = own.grad_compression_threshold};
+  member.cap = cap;
+  member.processor_share = own.processor_share;
+  member.pauses = pauses_of(own);
+  member.version = observe::troika_version();
+  set_peer_options(member.peer, options);
+  const double slowest = std::min(cap.up, cap.down);
   if (own.bandwidth_megabits > 0) {
-    member.peer.bandwidth = own.bandwidth_megabits * kBytesOfMegabit;
+    member.peer.bandwidth = std::min(slowest, own.bandwidth_megabits * kBytesOfMegabit);
+  } else if (std::isfinite(slowest)) {
+    member.peer.bandwidth = slowest;
   }
   if (!own.authority.empty()) {
     std::tie(member.peer.authority, member.authority) = parse_authority(own.authority);
