@@ -1,11 +1,14 @@
 // Runs with strategy swarm. Peers are threads of this process.
 #include <gmock/gmock.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "tests/support/errors.h"
 #include "tests/train/swarm_training.h"
 #include "troika/base/config.h"
+#include "troika/parallel/swarm/swarm_dialer.h"
 
 namespace troika::train {
 namespace {
@@ -130,6 +133,30 @@ TEST_F(SwarmTraining, LosesNoStepWhenAllButOneAreStartedAgain) {
   EXPECT_EQ(first.at("swarm_steps"), 9);
   EXPECT_EQ(first.at("swarm_peers"), 3);
   EXPECT_GE(courses[1].summary.metrics.at("swarm_loads"), 1);
+}
+
+// A node waits for its connection then.
+TEST_F(SwarmTraining, AClientHasNoAddressAtWhichANodeFails) {
+  net::TcpEndpoint endpoint({.name = "own", .secret = secret_, .polls = false});
+  std::mutex mutex;
+  std::condition_variable changed;
+  int rounds = 0;
+  parallel::SwarmAcquaintances acquaintances{
+      .known = {},
+      .told =
+          [&] {
+            const std::lock_guard lock(mutex);
+            ++rounds;
+            changed.notify_all();
+            return parallel::SwarmAddresses{{"client", {}},
+                                            {"gone", {{"127.0.0.1", cluster::free_port()}}}};
+          },
+      .is_connected = [](const std::string&) { return false; }};
+  const parallel::SwarmDialer dialer(endpoint, secret_, "swarm", std::move(acquaintances));
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return rounds >= 2; });
+  EXPECT_TRUE(dialer.has_failed_at("gone"));
+  EXPECT_FALSE(dialer.has_failed_at("client"));
 }
 
 TEST_F(SwarmTraining, SaysWhyAPeerCannotJoin) {

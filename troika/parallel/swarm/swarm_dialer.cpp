@@ -130,6 +130,8 @@ void SwarmDialer::learn_names(const std::stop_token& stop) {
 }
 
 void SwarmDialer::try_peer(const std::string& name, const std::vector<net::Address>& addresses) {
+  // A client will connect by itself.
+  if (addresses.empty()) return;
   for (const auto& address : addresses) {
     std::string problem;
     try {

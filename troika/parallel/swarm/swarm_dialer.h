@@ -45,7 +45,8 @@ class SwarmDialer {
   std::set<std::string> names() const;
   // Why the last attempt at each other address failed.
   std::map<std::string, std::string> failures() const;
-  // Whether the last attempt at all addresses of this peer failed.
+  // Whether the last attempt at all addresses of this peer failed. False for a client, which has
+  // none.
   bool has_failed_at(const std::string& peer) const;
   // A peer of another run has answered: its address and run; empty otherwise.
   std::string other_run() const;
