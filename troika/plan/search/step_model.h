@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "troika/layout/cluster.h"
@@ -334,6 +335,15 @@ class StepModel {
   // The most versions of the parameters of a stage without flushes, beside the newest one.
   int older_versions(const StepSettings& settings, int used, int replicas) const;
 
+  using PlaceKey = std::array<int, 6>;
+  struct HashOfPlaceKey {
+    size_t operator()(const PlaceKey& key) const {
+      size_t hash = 0;
+      for (const int number : key) hash = 0x9E3779B97F4A7C15 * (hash + static_cast<size_t>(number));
+      return hash ^ hash >> 32;
+    }
+  };
+
   StepProblem problem_;
   std::vector<size_t> order_;
   std::vector<int> micro_batches_;
@@ -343,9 +353,9 @@ class StepModel {
   std::vector<ClusterLinks> links_;  // by profile
   // Keys: profile, arrangement, used devices and replicas; for crossings, arrangement, used
   // devices, replicas and the next stage's replicas. Filled by const functions, so a model may be
-  // used by only one thread at a time.
-  mutable std::map<std::array<int, 6>, Place> places_;
-  mutable std::map<std::array<int, 6>, Crossing> crossings_;
+  // used by only one thread at a time. Hashed, because large searches look up millions of them.
+  mutable std::unordered_map<PlaceKey, Place, HashOfPlaceKey> places_;
+  mutable std::unordered_map<PlaceKey, Crossing, HashOfPlaceKey> crossings_;
   // Pipelines whose forward passes take turns have these passes, by stage. Keys: family, whether
   // backward passes have two parts, stages, and micro-batches of a replica.
   mutable std::map<std::array<int, 4>, std::vector<std::vector<KeptAtPass>>> kept_at_passes_;

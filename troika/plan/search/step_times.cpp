@@ -226,17 +226,17 @@ double StepModel::exposed_reduction(const StepSettings& settings, size_t begin, 
   // Gathers for the pass are under way before.
   const double whole = backward(end);
   const double most = whole - gather(settings, begin, end, place, copies, whole).hidden;
-  const layout::GradientExchange exchange;
+  static const layout::GradientExchange exchange;
+  const double exposed_per_byte = overlap * seconds / bytes;
   double late = 0, in_bucket = 0;
   auto limit = static_cast<double>(exchange.first_bucket_bytes);
   for (size_t i = end; i-- > begin;) {
-    const double own = profile.blocks[order_[i]].parameter_bytes;
+    const double own = sums.parameters[i + 1] - sums.parameters[i];
     if (own == 0) continue;
     in_bucket += own;
     const double before = sums.parameters[i] - sums.parameters[begin];
     if (in_bucket < limit && before > 0) continue;
-    const double reduced = seconds * (before + in_bucket) / bytes;
-    late = std::max(late, overlap * reduced - std::min(most, backward(i)));
+    late = std::max(late, exposed_per_byte * (before + in_bucket) - std::min(most, backward(i)));
     in_bucket = 0;
     limit = static_cast<double>(exchange.bucket_bytes);
   }
