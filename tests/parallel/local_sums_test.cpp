@@ -150,31 +150,35 @@ TEST(LocalSums, MomentumIsThatOfTheOptimizer) {
   }
 }
 
-// The mean gradient of the first step after a parameter was frozen has no momentum of steps before.
-TEST(LocalSums, MomentumBeginsAnewWithOtherParameters) {
+// A parameter that is frozen in a step has no momentum of steps before later, and the others keep
+// it.
+TEST(LocalSums, MomentumEndsWhereAParameterIsFrozen) {
   comm::local::run(2, [](const Group& group) {
     const auto gradients = [&](double momentum) {
       Replica replica(kAdamW);
       DataParallel ddp(*replica.module, group,
                        {.sums = make_summation(group, {.sums = {.momentum = momentum}})});
-      for (const int step : {0, 1}) {
+      std::vector<std::vector<at::Tensor>> means;  // by step and parameter
+      for (const int step : {0, 1, 2}) {
+        replica.module->parameters()[0].requires_grad_(step != 1);
+        ddp.refresh();
         ddp.begin_step(1);
         replica.backward(group.rank(), step);
         ddp.finish_backward();
-        if (step == 1) break;
-        replica.module->parameters()[0].requires_grad_(false);
-        ddp.refresh();
-      }
-      std::vector<at::Tensor> means;
-      for (const auto& parameter : replica.module->parameters()) {
-        if (parameter.requires_grad()) means.push_back(parameter.grad().clone());
+        auto& of_step = means.emplace_back();
+        for (const auto& parameter : replica.module->parameters()) {
+          const bool is_trained = parameter.requires_grad();
+          of_step.push_back(is_trained ? parameter.grad().clone() : at::Tensor());
+        }
       }
       return means;
     };
-    auto wanted = gradients(0);
-    EXPECT_EQ(wanted.size(), 3);
-    for (auto& mean : wanted) mean *= 1.5;
-    expect_near(gradients(0.5), wanted, 1e-12);
+    const auto plain = gradients(0);
+    std::vector<at::Tensor> wanted{1.5 * plain[2][0]};
+    for (size_t i = 1; i < plain[0].size(); ++i) {
+      wanted.push_back(1.5 * plain[2][i] + 0.25 * plain[1][i] + 0.125 * plain[0][i]);
+    }
+    expect_near(gradients(0.5)[2], wanted, 1e-12);
   });
 }
 

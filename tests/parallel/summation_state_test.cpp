@@ -146,16 +146,17 @@ TEST(StateOfSums, MomentumIsThatOfTheRank) {
   });
 }
 
-// Each bucket has these parameters of two elements. The gradient of the i-th one is 4, 1 + i.
+// Each bucket has these parameters. The gradient of the i-th one is 4, 1 + i, again and again.
 std::vector<Bucket> named_buckets(const std::vector<std::vector<std::string>>& names) {
   std::vector<Bucket> buckets;
   for (const auto& of_bucket : names) {
     auto& gradient = buckets.emplace_back().gradient;
     gradient.index = static_cast<int64_t>(buckets.size()) - 1;
     gradient.names = of_bucket;
-    std::vector<double> values;
-    for (size_t i = 0; i < of_bucket.size(); ++i) values.insert(values.end(), {4, 1.0 + i});
-    gradient.flat = at::tensor(values, at::kDouble);
+    for (size_t i = 0; i < of_bucket.size(); ++i) {
+      gradient.parts.push_back(at::tensor({4.0, 1.0 + i}, at::kDouble).repeat({64}));
+    }
+    gradient.flat = at::cat(gradient.parts);
     gradient.parts = gradient.flat.chunk(static_cast<int64_t>(of_bucket.size()));
   }
   return buckets;
@@ -179,12 +180,12 @@ TEST(StateOfSums, BelongsToParametersByName) {
     for (const auto& [name, tensor] : after.state()) loaded.emplace(name, tensor);
     const auto expect = [&](const std::string& name, double first, double second) {
       ASSERT_TRUE(loaded.contains(name)) << name;
-      EXPECT_TRUE(loaded.at(name).equal(at::tensor({first, second}, at::kDouble)))
+      EXPECT_TRUE(loaded.at(name).equal(at::tensor({first, second}, at::kDouble).repeat({64})))
           << name << loaded.at(name);
     };
     expect("momentum.b", 4, 2);
     expect("momentum.c", 0, 0);
-    // Half of the numbers were sent: 4 + 0.5 * 4 of each parameter.
+    // The larger half of the numbers was sent: 4 + 0.5 * 4.
     expect("error.b", 0, 3);
     expect("error.c", 0, 0);
     EXPECT_EQ(loaded.size(), group.rank() == 0 ? 9u : 7u);
