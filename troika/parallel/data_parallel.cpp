@@ -203,7 +203,7 @@ void DataParallel::load_state(const optim::NamedTensors& saved) {
       codec_state.emplace_back(name.substr(kCodec.size()), tensor);
       continue;
     }
-    if (codec_ && name == kCodecRanks && tensor.numel() == 2) {
+    if (codec_ && name == kCodecRanks && tensor.numel() == 2 && tensor[1].item<int64_t>() > 0) {
       const bool is_own = tensor[0].item<int64_t>() == group_.rank();
       weight_of_errors = is_own ? group_.size() / tensor[1].item<double>() : 0;
       continue;

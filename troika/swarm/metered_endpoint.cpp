@@ -1,7 +1,6 @@
 #include "troika/swarm/metered_endpoint.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "troika/swarm/averaging.h"
 #include "troika/swarm/state_transfer.h"
@@ -29,11 +28,7 @@ bool waits_at_senders(net::Channel channel) {
 }  // namespace
 
 MeteredEndpoint::MeteredEndpoint(net::Endpoint& inner, const BandwidthCap& cap)
-    : Endpoint(inner.name()),
-      inner_(inner),
-      up_(cap.up),
-      down_(cap.down),
-      caps_down_(std::isfinite(cap.down)) {
+    : Endpoint(inner.name()), inner_(inner), up_(cap.up), down_(cap.down) {
   inner_.listen_to_peers([this](const net::PeerChange& change) { take_change(change); });
 }
 
@@ -149,7 +144,7 @@ net::Ticket MeteredEndpoint::receive(const std::string& peer, net::Channel chann
 }
 
 void MeteredEndpoint::handle(net::Channel channel, size_t most, net::Handler handler) {
-  if (caps_down_ && waits_at_senders(channel)) {
+  if (down_.is_limited() && waits_at_senders(channel)) {
     stop_pulling(channel);
     if (handler) pulls_[channel] = {std::move(handler), most};
     return pull();

@@ -107,7 +107,6 @@ class MeteredEndpoint : public net::Endpoint {
 
   net::Endpoint& inner_;
   TokenBucket up_, down_;
-  const bool caps_down_;
   net::PeerListener listener_;
   std::set<std::string> connected_;
   MeteredTraffic traffic_;

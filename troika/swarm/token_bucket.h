@@ -17,6 +17,7 @@ class TokenBucket {
   // Bytes per second above 0; infinite: there is no limit.
   explicit TokenBucket(double rate) : rate_(rate), level_(most()) {}
 
+  bool is_limited() const { return std::isfinite(rate_); }
   void take(size_t bytes, net::Duration now) {
     fill(now);
     level_ -= static_cast<double>(bytes);
@@ -32,7 +33,7 @@ class TokenBucket {
   double most() const { return rate_ / 4; }
   void fill(net::Duration now) {
     const double seconds = std::chrono::duration<double>(now - filled_).count();
-    level_ = std::isinf(rate_) ? rate_ : std::min(most(), level_ + rate_ * seconds);
+    level_ = is_limited() ? std::min(most(), level_ + rate_ * seconds) : rate_;
     filled_ = now;
   }
 

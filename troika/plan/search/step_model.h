@@ -25,7 +25,7 @@ namespace troika::plan {
 struct PassSeconds {
   double forward = 0, input = 0, weight = 0;
   double longer = 0;  // by which the first micro-batch takes longer
-  // Of a step's first and last forward pass, or of both that take turns.
+  // The first and the last forward pass of a step; where two take turns, both together.
   double first_forward = 0, last_forward = 0;
 
   double all() const { return forward + input + weight; }
