@@ -178,6 +178,30 @@ TEST_P(SharedPlanMemory, OfATensorAxisIsNearThatOfTheRun) {
   });
 }
 
+// Inner stages, and a first one that may only embed.
+TEST_P(SharedPlanMemory, OfFourStagesIsNearThatOfTheRun) {
+  comm::local::run(1, [&](const comm::Group& group) {
+    const auto model = planner(group, 8, 8);
+    const size_t end = model.blocks();
+    for (const bool sequence : {false, true}) {
+      for (const bool overlaps : {false, true}) {
+        for (const auto family :
+             {StepFamily::pipeline, StepFamily::zero_bubble, StepFamily::gpipe}) {
+          for (const bool recompute : {false, true}) {
+            compare(model,
+                    {.recompute = recompute,
+                     .family = family,
+                     .devices = 8,
+                     .axes = {.tensor = 2, .sequence = sequence},
+                     .tensor_overlap = overlaps},
+                    {{end / 4, 1}, {end / 2, 1}, {3 * end / 4, 1}, {end, 1}});
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST_P(SharedPlanMemory, OfAContextAxisIsNearThatOfTheRun) {
   comm::local::run(1, [&](const comm::Group& group) {
     compare_all(planner(group, 4, 8), {.context = 2});

@@ -24,6 +24,21 @@ bool cuts_tokens(const Profile& profile) {
          fmt::format("a multiple of {} {}", multiple, what));
 }
 
+// Cuts the bytes of a BlockInStage or RankBytes whose ranks together save `saved` times as much as
+// one process does, and have `workspace` times its workspace each.
+template <typename Bytes>
+void cut_in_stage(Bytes& bytes, int ranks, double workspace, double saved) {
+  bytes.sent_workspace_bytes *= workspace;
+  bytes.weight_workspace_bytes *= workspace;
+  bytes.input_workspace_bytes *= workspace;
+  // The second part of a backward pass needs none of the bytes of attention. Only there do ranks
+  // together save other bytes than one process.
+  if (saved > 0) bytes.weight_saved_share /= saved;
+  bytes.weight_input_bytes /= ranks;
+  bytes.weight_output_bytes /= ranks;
+  bytes.weight_gradient_bytes /= ranks;
+}
+
 void shard_tokens(ProfiledBlock& block, int ranks, ContextMethod method) {
   const auto& cut = block.context;
   if (!cut) return;
@@ -38,29 +53,22 @@ void shard_tokens(ProfiledBlock& block, int ranks, ContextMethod method) {
        {&ProfiledBlock::forward, &ProfiledBlock::backward_input, &ProfiledBlock::backward_weight}) {
     block.*seconds *= left(cut->time_share);
   }
-  block.workspace_bytes *= left(cut->workspace_share);
-  for (const auto bytes :
-       {&BlockInStage::sent_workspace_bytes, &BlockInStage::weight_workspace_bytes,
-        &BlockInStage::input_workspace_bytes}) {
-    block.in_stage.*bytes *= left(cut->workspace_share);
-  }
-  const double saved = cut->saved_bytes / ranks;
-  // The second part of a backward pass needs none of the bytes of attention. Only there do ranks
-  // together save other bytes than one process.
-  if (saved > 0) block.in_stage.weight_saved_share *= block.saved_bytes / ranks / saved;
-  // Other blocks keep the state of the generator, which is not cut.
-  if (block.has_output_layer && block.saved_bytes > 0) {
-    block.in_stage.recomputed_saved_bytes *= saved / block.saved_bytes;
-  }
-  block.saved_bytes = saved;
+  const double workspace = left(cut->workspace_share);
+  const double saved = block.saved_bytes > 0 ? cut->saved_bytes / block.saved_bytes : 1;
+  block.saved_bytes = cut->saved_bytes / ranks;
   block.output_bytes /= ranks;
-  for (const auto bytes : {&BlockInStage::weight_input_bytes, &BlockInStage::weight_output_bytes,
-                           &BlockInStage::weight_gradient_bytes}) {
-    block.in_stage.*bytes /= ranks;
-  }
+  // Other blocks keep the state of the generator, which is not cut.
+  if (block.has_output_layer) block.in_stage.recomputed_saved_bytes *= saved / ranks;
+  block.workspace_bytes *= workspace;
+  cut_in_stage(block.in_stage, ranks, workspace, saved);
   if (!block.tensor) return;
   block.tensor->tokens /= ranks;
   block.tensor->sum_bytes /= ranks;
+  for (auto* bytes : {&block.tensor->of_rank, &block.tensor->of_rank_with_tokens}) {
+    bytes->saved_bytes *= saved / ranks;
+    bytes->workspace_bytes *= workspace;
+    cut_in_stage(*bytes, ranks, workspace, saved);
+  }
 }
 
 void add_rounds(std::vector<ContextRounds>& rounds, const ContextRounds& more) {

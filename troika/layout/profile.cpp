@@ -16,6 +16,7 @@
 #include "troika/layout/errors/refuse.h"
 #include "troika/layout/located_json.h"
 #include "troika/layout/precision_names.h"
+#include "troika/layout/profile_cuts.h"
 
 namespace troika::layout {
 
@@ -29,8 +30,6 @@ struct BlockNumber {
 };
 
 constexpr double kMostSpread = 1000;
-// A block may need much more after a pass's first part than it saved, if it saved next to nothing.
-constexpr double kMostSavedShare = 1e6;
 
 constexpr std::array<BlockNumber, 8> kNumbers{
     {{"forward_seconds", &ProfiledBlock::forward, true, kMostSeconds},
@@ -59,81 +58,8 @@ constexpr std::array<std::pair<const char*, double ProfiledBatches::*>, 3> kBatc
      {"placed_bytes", &ProfiledBatches::placed_bytes},
      {"prefetched", &ProfiledBatches::prefetched}}};
 
-constexpr std::array<std::pair<const char*, double TensorCut::*>, 6> kCutNumbers{
-    {{"time_share", &TensorCut::time_share},
-     {"parameter_share", &TensorCut::parameter_share},
-     {"saved_share", &TensorCut::saved_share},
-     {"token_time_share", &TensorCut::token_time_share},
-     {"token_saved_share", &TensorCut::token_saved_share},
-     {"sum_bytes", &TensorCut::sum_bytes}}};
-
-constexpr std::array<std::pair<const char*, int TensorCut::*>, 5> kCutCounts{
-    {{"units", &TensorCut::units},
-     {"tokens", &TensorCut::tokens},
-     {"forward_sums", &TensorCut::forward_sums},
-     {"backward_sums", &TensorCut::backward_sums},
-     {"backward_gathers", &TensorCut::backward_gathers}}};
-
-constexpr std::array<std::pair<const char*, double ContextCut::*>, 7> kContextNumbers{
-    {{"time_share", &ContextCut::time_share},
-     {"workspace_share", &ContextCut::workspace_share},
-     {"saved_bytes", &ContextCut::saved_bytes},
-     {"attention_share", &ContextCut::attention_share},
-     {"pair_bytes", &ContextCut::pair_bytes},
-     {"pair_gradient_bytes", &ContextCut::pair_gradient_bytes},
-     {"exchanged_bytes", &ContextCut::exchanged_bytes}}};
-
-constexpr std::array<std::pair<const char*, int ContextCut::*>, 3> kContextCounts{
-    {{"tokens", &ContextCut::tokens},
-     {"heads", &ContextCut::heads},
-     {"exchanges", &ContextCut::exchanges}}};
-
 constexpr std::array<std::pair<const char*, MeasuredLink Profile::*>, 3> kMeasuredLinks{
     {{"group", &Profile::group}, {"host", &Profile::host}, {"network", &Profile::network}}};
-
-int read_count(const JsonField& field, const char* key) {
-  constexpr double kMost = 1e6;
-  const double value = field.number_or(key, 0);
-  if (value != std::floor(value) || value > kMost) {
-    field.member(key).fail(fmt::format("{:g}", value), "a whole number from 0 to 10^6");
-  }
-  return static_cast<int>(value);
-}
-
-void require_share(const JsonField& field, const char* what, double sum) {
-  constexpr double kRounding = 1e-9;
-  if (sum <= 1 + kRounding) return;
-  field.fail(fmt::format("{} {:g}", what, sum), "at most 1");
-}
-
-ContextCut read_context(const JsonField& field) {
-  std::vector<std::string> keys;
-  for (const auto& [key, member] : kContextNumbers) keys.emplace_back(key);
-  for (const auto& [key, member] : kContextCounts) keys.emplace_back(key);
-  field.require_keys(keys);
-  ContextCut cut;
-  for (const auto& [key, member] : kContextNumbers) cut.*member = field.number_or(key, 0);
-  for (const auto& [key, member] : kContextCounts) cut.*member = read_count(field, key);
-  require_share(field, "time_share", cut.time_share);
-  require_share(field, "workspace_share", cut.workspace_share);
-  require_share(field, "attention_share", cut.attention_share);
-  return cut;
-}
-
-TensorCut read_cut(const JsonField& field) {
-  std::vector<std::string> keys{"cuts_output"};
-  for (const auto& [key, member] : kCutNumbers) keys.emplace_back(key);
-  for (const auto& [key, member] : kCutCounts) keys.emplace_back(key);
-  field.require_keys(keys);
-  TensorCut cut;
-  for (const auto& [key, member] : kCutNumbers) cut.*member = field.number_or(key, 0);
-  for (const auto& [key, member] : kCutCounts) cut.*member = read_count(field, key);
-  if (field.has("cuts_output")) cut.cuts_output = field.member("cuts_output").boolean();
-  require_share(field, "time_share + token_time_share", cut.time_share + cut.token_time_share);
-  require_share(field, "saved_share + token_saved_share", cut.saved_share + cut.token_saved_share);
-  require_share(field, "parameter_share", cut.parameter_share);
-  return cut;
-}
 
 // Returns a rate per second, or 0 if it is not known.
 double read_rate(const JsonField& field) {
@@ -161,16 +87,12 @@ ProfiledBlock read_block(const JsonField& field) {
   for (const auto& [key, member] : kNumbersInStage) {
     block.in_stage.*member = field.number_or(key, block.in_stage.*member);
   }
-  if (block.in_stage.weight_saved_share > kMostSavedShare) {
-    field.member("weight_saved_share")
-        .fail(fmt::format("{:g}", block.in_stage.weight_saved_share),
-              fmt::format("at most {:g}", kMostSavedShare));
-  }
+  require_saved_share(field, block.in_stage.weight_saved_share);
   if (field.has("has_output_layer")) {
     block.has_output_layer = field.member("has_output_layer").boolean();
   }
-  if (field.has("tensor")) block.tensor = read_cut(field.member("tensor"));
-  if (field.has("context")) block.context = read_context(field.member("context"));
+  if (field.has("tensor")) block.tensor = read_tensor_cut(field.member("tensor"));
+  if (field.has("context")) block.context = read_context_cut(field.member("context"));
   return block;
 }
 
@@ -253,17 +175,8 @@ nlohmann::ordered_json as_json(const ProfiledBlock& block) {
   for (const auto& number : kNumbers) json[number.key] = block.*(number.value);
   for (const auto& [key, member] : kNumbersInStage) json[key] = block.in_stage.*member;
   if (block.has_output_layer) json["has_output_layer"] = true;
-  if (block.tensor) {
-    auto& cut = json["tensor"];
-    for (const auto& [key, member] : kCutCounts) cut[key] = *block.tensor.*member;
-    for (const auto& [key, member] : kCutNumbers) cut[key] = *block.tensor.*member;
-    cut["cuts_output"] = block.tensor->cuts_output;
-  }
-  if (block.context) {
-    auto& cut = json["context"];
-    for (const auto& [key, member] : kContextCounts) cut[key] = *block.context.*member;
-    for (const auto& [key, member] : kContextNumbers) cut[key] = *block.context.*member;
-  }
+  if (block.tensor) json["tensor"] = as_json(*block.tensor);
+  if (block.context) json["context"] = as_json(*block.context);
   return json;
 }
 

@@ -12,6 +12,22 @@
 
 namespace troika::layout {
 
+// The bytes of a block that a rank of a tensor axis has, as ProfiledBlock and BlockInStage say.
+// They contain the tensors of the sums over the axis.
+struct RankBytes {
+  double saved_bytes = 0;
+  double workspace_bytes = 0;
+  double sent_workspace_bytes = 0;
+  double weight_saved_share = 0.5;
+  double weight_workspace_bytes = 0;
+  double weight_input_bytes = 0;
+  double weight_output_bytes = 0;
+  double weight_gradient_bytes = 0;
+  double input_workspace_bytes = 0;
+
+  bool operator==(const RankBytes&) const = default;
+};
+
 // The parts of a block that t ranks of a tensor axis divide (docs/tensor-parallelism.md). Shares
 // are of the block's numbers, from 0 to 1; a rank has 1/t of them, and all of the rest.
 struct TensorCut {
@@ -19,7 +35,7 @@ struct TensorCut {
   int tokens = 0;  // with sequence parallelism, t must divide them; 0: any t
   double time_share = 0;
   double parameter_share = 0;
-  double saved_share = 0;  // of saved_bytes and workspace_bytes
+  double saved_share = 0;  // of saved_bytes and workspace_bytes, if no bytes are counted
   // Shares that only sequence parallelism divides, beside those above: norms, dropout and sums of
   // residuals, of which each rank then has some of the tokens.
   double token_time_share = 0;
@@ -33,6 +49,15 @@ struct TensorCut {
   // sums, such as those of inputs that it gathers again.
   int backward_gathers = 0;
   double sum_bytes = 0;
+  // The share of the block's backward_weight that computes beside the sums of a backward pass in
+  // one part, and with sequence parallelism the share of backward_input beside backward_gathers. A
+  // rank has 1/t of both, an equal part beside each.
+  double weight_share_beside_sums = 0;
+  double input_share_beside_gathers = 0;
+  // The bytes of a rank of an axis of `counted_ranks`, without and with sequence parallelism; 0:
+  // they are not counted, and the shares of saved bytes say what a rank has.
+  int counted_ranks = 0;
+  RankBytes of_rank = {}, of_rank_with_tokens = {};
 
   bool operator==(const TensorCut&) const = default;
 };
@@ -173,13 +198,17 @@ struct PassesInStep {
 //        "tensor": {"units": 4, "tokens": 64, "time_share": 0.9, "parameter_share": 0.95,
 //                   "saved_share": 0.7, "token_time_share": 0.1, "token_saved_share": 0.3,
 //                   "cuts_output": false, "forward_sums": 2, "backward_sums": 2,
-//                   "backward_gathers": 2, "sum_bytes": 4096},
+//                   "backward_gathers": 2, "sum_bytes": 4096, "weight_share_beside_sums": 0.6,
+//                   "input_share_beside_gathers": 0.4, "counted_ranks": 2,
+//                   "of_rank": {"saved_bytes": 4096, "workspace_bytes": 0, ...},
+//                   "of_rank_with_tokens": {"saved_bytes": 4096, "workspace_bytes": 0, ...}},
 //        "context": {"tokens": 64, "heads": 4, "time_share": 1, "workspace_share": 0.8,
 //                    "saved_bytes": 8192, "attention_share": 0.2, "pair_bytes": 8192,
 //                    "pair_gradient_bytes": 8192, "exchanges": 4, "exchanged_bytes": 16384}}],
 //     "edges": [["stem", "head"]]
 //   }
 //
+// `of_rank` and `of_rank_with_tokens` have the keys of RankBytes.
 // `blocks`, and the name, the times and the bytes of each block except for those from
 // workspace_bytes on are required; in `tensor` and `context`, nothing is. Without
 // weight_saved_share, it is 0.5. A missing number is 0, a missing condition false. Without `edges`,

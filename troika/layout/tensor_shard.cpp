@@ -34,6 +34,60 @@ void shard_attention(ContextCut& cut, int ranks, double time) {
   cut.exchanged_bytes /= ranks;
 }
 
+// Returns what one of `ranks` ranks has, if one rank alone has `whole` and one of `counted` has
+// `part`. What is not divided between these stays, with the tensors of sums.
+double scaled(double whole, double part, int counted, int ranks) {
+  if (part == 0) return 0;
+  const double divided = std::clamp((1 - part / whole) * counted / (counted - 1), 0.0, 1.0);
+  return part * left_of(divided, ranks) / left_of(divided, counted);
+}
+
+void take_counted(ProfiledBlock& block, const RankBytes& part, int counted, int ranks) {
+  const auto take = [&](double& whole, double of_part) {
+    whole = scaled(whole, of_part, counted, ranks);
+  };
+  auto& own = block.in_stage;
+  take(block.saved_bytes, part.saved_bytes);
+  take(block.workspace_bytes, part.workspace_bytes);
+  take(own.sent_workspace_bytes, part.sent_workspace_bytes);
+  take(own.weight_workspace_bytes, part.weight_workspace_bytes);
+  take(own.weight_input_bytes, part.weight_input_bytes);
+  take(own.weight_output_bytes, part.weight_output_bytes);
+  take(own.weight_gradient_bytes, part.weight_gradient_bytes);
+  take(own.input_workspace_bytes, part.input_workspace_bytes);
+  own.weight_saved_share = part.weight_saved_share;
+}
+
+void take_shares(ProfiledBlock& block, double saved, int ranks, bool sequence_parallel) {
+  auto& own = block.in_stage;
+  block.saved_bytes *= saved;
+  block.workspace_bytes *= saved;
+  for (const auto bytes :
+       {&BlockInStage::sent_workspace_bytes, &BlockInStage::weight_workspace_bytes,
+        &BlockInStage::weight_gradient_bytes, &BlockInStage::input_workspace_bytes}) {
+    own.*bytes *= saved;
+  }
+  if (block.tensor->cuts_output || sequence_parallel) own.weight_output_bytes /= ranks;
+  if (sequence_parallel) own.weight_input_bytes /= ranks;
+}
+
+// Sets the bytes of a block's passes.
+void cut_bytes(ProfiledBlock& block, int ranks, bool sequence_parallel) {
+  const auto& cut = *block.tensor;
+  const double before = block.saved_bytes;
+  if (cut.counted_ranks > 1) {
+    take_counted(block, sequence_parallel ? cut.of_rank_with_tokens : cut.of_rank,
+                 cut.counted_ranks, ranks);
+  } else {
+    const double divided = cut.saved_share + (sequence_parallel ? cut.token_saved_share : 0);
+    take_shares(block, left_of(divided, ranks), ranks, sequence_parallel);
+  }
+  // Other blocks keep the state of the generator, which is not cut.
+  if (block.has_output_layer && before > 0) {
+    block.in_stage.recomputed_saved_bytes *= block.saved_bytes / before;
+  }
+}
+
 void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   const auto& cut = block.tensor;
   if (!cut) return;
@@ -53,25 +107,17 @@ void shard(ProfiledBlock& block, int ranks, bool sequence_parallel) {
   block.backward_input *= time;
   block.backward_weight *= time;
   if (block.context) shard_attention(*block.context, ranks, time);
-  const double saved = left(cut->saved_share, cut->token_saved_share);
-  block.saved_bytes *= saved;
-  block.workspace_bytes *= saved;
-  for (const auto bytes :
-       {&BlockInStage::sent_workspace_bytes, &BlockInStage::weight_workspace_bytes,
-        &BlockInStage::weight_gradient_bytes, &BlockInStage::input_workspace_bytes}) {
-    block.in_stage.*bytes *= saved;
-  }
+  cut_bytes(block, ranks, sequence_parallel);
   block.parameter_bytes *= left(cut->parameter_share, 0);
   block.in_stage.fixed_bytes *= left(cut->parameter_share, 0);
   block.in_stage.borrowed_bytes *= left(cut->parameter_share, 0);
-  // Other blocks keep the state of the generator, which is not cut.
-  if (block.has_output_layer) block.in_stage.recomputed_saved_bytes *= saved;
   // With sequence parallelism, blocks exchange tokens.
-  if (cut->cuts_output || sequence_parallel) {
-    block.output_bytes /= ranks;
-    block.in_stage.weight_output_bytes /= ranks;
-  }
-  if (sequence_parallel) block.in_stage.weight_input_bytes /= ranks;
+  if (cut->cuts_output || sequence_parallel) block.output_bytes /= ranks;
+  const auto of_rank = [&](double share) {
+    return time > 0 ? std::min(1.0, share / ranks / time) : 0;
+  };
+  block.tensor->weight_share_beside_sums = of_rank(cut->weight_share_beside_sums);
+  block.tensor->input_share_beside_gathers = of_rank(cut->input_share_beside_gathers);
 }
 
 }  // namespace

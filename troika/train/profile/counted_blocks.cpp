@@ -48,52 +48,6 @@ double most_of(const std::vector<PassPart>& parts) {
   return most;
 }
 
-// Sets the bytes of blocks that are stages of their own, with whole and with split backward passes.
-void count_stages(std::vector<layout::ProfiledBlock>& blocks, Task& task,
-                  const nn::NumericPrecision& precision, const data::Batch& small,
-                  const data::Batch& large, int64_t samples) {
-  const auto& model = task.blocks();
-  layout::StageEnds ends;
-  for (size_t i = 0; i < blocks.size(); ++i) ends.push_back(i + 1);
-  const parallel::StagesOfModel stages(model, ends);
-  std::vector<bool> whole(blocks.size(), false), splits;
-  for (size_t s = 0; s < ends.size(); ++s) {
-    splits.push_back(parallel::can_split_backward(model, stages[static_cast<int>(s)]));
-  }
-  const double share = large.size() == small.size()
-                           ? 1
-                           : static_cast<double>(samples - small.size()) /
-                                 static_cast<double>(large.size() - small.size());
-  const auto measured = [&](const std::vector<bool>& split) {
-    auto result = measure_stages(task, precision, stages, split, large);
-    if (large.size() == small.size()) return result;
-    const auto of_small = measure_stages(task, precision, stages, split, small);
-    for (size_t s = 0; s < result.size(); ++s) {
-      result[s] = interpolate(of_small[s], result[s], share);
-    }
-    return result;
-  };
-  const auto of_whole = measured(whole), of_split = measured(splits);
-  for (size_t s = 0; s < blocks.size(); ++s) {
-    blocks[s].in_stage.sent_workspace_bytes =
-        std::max({0.0, of_whole[s].forward_peak - of_whole[s].kept,
-                  most_of(of_whole[s].backward) - of_whole[s].kept});
-    const auto& stage = of_split[s];
-    if (stage.backward_weight.empty() || stage.kept <= 0) continue;
-    const auto sum = [](const std::vector<double>& of) {
-      return std::accumulate(of.begin(), of.end(), 0.0);
-    };
-    const double left = stage.backward.back().live;
-    auto& own = blocks[s].in_stage;
-    own.weight_saved_share = std::max(0.0, left - sum(stage.gradients)) / stage.kept;
-    own.weight_workspace_bytes = std::max(0.0, most_of(stage.backward_weight) - left);
-    own.weight_input_bytes = stage.weight_part_takes_inputs ? sum(stage.taken) : 0;
-    own.weight_output_bytes = stage.weight_part_takes_gradients ? sum(stage.given_gradients) : 0;
-    own.weight_gradient_bytes = std::max(0.0, stage.weight_gradients - own.weight_output_bytes);
-    own.input_workspace_bytes = std::max(0.0, most_of(stage.backward) - stage.kept);
-  }
-}
-
 // The kNumbers numbers of each block, from the model on tensors without memory.
 std::vector<double> count_bytes(const TrainOptions& options, const data::Dataset& dataset,
                                 const nn::NumericPrecision& precision, int64_t samples) {
@@ -114,7 +68,7 @@ std::vector<double> count_bytes(const TrainOptions& options, const data::Dataset
   const auto costs =
       nn::estimate_blocks(task.blocks(), task.block_inputs(placed), task.output_loss(placed));
   std::vector<layout::ProfiledBlock> counted(blocks.size());
-  count_stages(counted, task, precision, small, large, samples);
+  const auto stages = count_stages(task, precision, small, large, samples);
   const auto generator =
       static_cast<double>(at::detail::getDefaultCPUGenerator().get_state().nbytes());
   std::map<std::string, double> trained;  // bytes by name
@@ -124,6 +78,7 @@ std::vector<double> count_bytes(const TrainOptions& options, const data::Dataset
   std::vector<double> numbers;
   for (size_t i = 0; i < blocks.size(); ++i) {
     auto& block = counted[i];
+    block.in_stage = stages[i];
     for (const auto& [name, tensor] : task.blocks().owned_state(blocks[i])) {
       const bool is_trained = trained.contains(name);
       (is_trained ? block.parameter_bytes : block.in_stage.fixed_bytes) +=
@@ -185,6 +140,52 @@ std::vector<layout::ProfiledBlock> counted_blocks(const TrainOptions& options,
     int64_t column = 0;
     for (const auto number : kCounted) blocks[i].*number = row[column++];
     for (const auto number : kCountedInStage) blocks[i].in_stage.*number = row[column++];
+  }
+  return blocks;
+}
+
+std::vector<layout::BlockInStage> count_stages(Task& task, const nn::NumericPrecision& precision,
+                                               const data::Batch& small, const data::Batch& large,
+                                               int64_t samples) {
+  const auto& model = task.blocks();
+  std::vector<layout::BlockInStage> blocks(model.blocks().size());
+  layout::StageEnds ends;
+  for (size_t i = 0; i < blocks.size(); ++i) ends.push_back(i + 1);
+  const parallel::StagesOfModel stages(model, ends);
+  std::vector<bool> whole(blocks.size(), false), splits;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    splits.push_back(parallel::can_split_backward(model, stages[static_cast<int>(s)]));
+  }
+  const double share = large.size() == small.size()
+                           ? 1
+                           : static_cast<double>(samples - small.size()) /
+                                 static_cast<double>(large.size() - small.size());
+  const auto measured = [&](const std::vector<bool>& split) {
+    auto result = measure_stages(task, precision, stages, split, large);
+    if (large.size() == small.size()) return result;
+    const auto of_small = measure_stages(task, precision, stages, split, small);
+    for (size_t s = 0; s < result.size(); ++s) {
+      result[s] = interpolate(of_small[s], result[s], share);
+    }
+    return result;
+  };
+  const auto of_whole = measured(whole), of_split = measured(splits);
+  for (size_t s = 0; s < blocks.size(); ++s) {
+    blocks[s].sent_workspace_bytes = std::max({0.0, of_whole[s].forward_peak - of_whole[s].kept,
+                                               most_of(of_whole[s].backward) - of_whole[s].kept});
+    const auto& stage = of_split[s];
+    if (stage.backward_weight.empty() || stage.kept <= 0) continue;
+    const auto sum = [](const std::vector<double>& of) {
+      return std::accumulate(of.begin(), of.end(), 0.0);
+    };
+    const double left = stage.backward.back().live;
+    auto& own = blocks[s];
+    own.weight_saved_share = std::max(0.0, left - sum(stage.gradients)) / stage.kept;
+    own.weight_workspace_bytes = std::max(0.0, most_of(stage.backward_weight) - left);
+    own.weight_input_bytes = stage.weight_part_takes_inputs ? sum(stage.taken) : 0;
+    own.weight_output_bytes = stage.weight_part_takes_gradients ? sum(stage.given_gradients) : 0;
+    own.weight_gradient_bytes = std::max(0.0, stage.weight_gradients - own.weight_output_bytes);
+    own.input_workspace_bytes = std::max(0.0, most_of(stage.backward) - stage.kept);
   }
   return blocks;
 }

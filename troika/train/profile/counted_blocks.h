@@ -9,6 +9,7 @@
 #include "troika/layout/profile.h"
 #include "troika/nn/precision.h"
 #include "troika/train/options/options.h"
+#include "troika/train/task/task.h"
 
 namespace troika::train {
 
@@ -19,6 +20,13 @@ std::vector<layout::ProfiledBlock> counted_blocks(const TrainOptions& options,
                                                   const data::Dataset& dataset,
                                                   const nn::NumericPrecision& precision,
                                                   int64_t samples, const comm::Group& group);
+
+// Returns the bytes of blocks that are stages of their own, with whole and with split backward
+// passes, for a micro-batch of `samples`: all but fixed, borrowed and recomputed bytes. Counts
+// those of two batches. Needs the conditions of PassMemory.
+std::vector<layout::BlockInStage> count_stages(Task& task, const nn::NumericPrecision& precision,
+                                               const data::Batch& small, const data::Batch& large,
+                                               int64_t samples);
 
 // Returns the bytes that a block takes while it is measured by itself (BlocksApart), without its
 // inputs: weights and gradients, the optimizer's copies of both with its states, and activations.

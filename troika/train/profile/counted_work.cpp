@@ -129,6 +129,10 @@ std::vector<BlockWork> work_of_rank(const TrainOptions& options, const CountedBa
   }
   const PassMemory pass(task, precision, batches.smaller, batches.larger);
   const auto memory = memory_of_blocks(pass.parts(batches.whole.size()), blocks);
+  std::vector<layout::BlockInStage> stages(blocks);
+  if (cut) {
+    stages = count_stages(task, precision, batches.smaller, batches.larger, batches.whole.size());
+  }
   task.module().train();
   if (!context) {
     for (auto* module : nn::attention_modules(model)) {
@@ -149,7 +153,10 @@ std::vector<BlockWork> work_of_rank(const TrainOptions& options, const CountedBa
     loss.backward();
   });
   auto works = counter->works();
-  for (size_t i = 0; i < blocks; ++i) works[i].memory = memory[i];
+  for (size_t i = 0; i < blocks; ++i) {
+    works[i].memory = memory[i];
+    works[i].in_stage = stages[i];
+  }
   return works;
 }
 

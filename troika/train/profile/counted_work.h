@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "troika/data/dataset.h"
+#include "troika/layout/profile.h"
 #include "troika/nn/precision.h"
 #include "troika/train/options/options.h"
 #include "troika/train/profile/block_memory.h"
@@ -23,14 +24,17 @@ struct AttentionWork {
 
 struct BlockWork {
   BlockMemory memory = {};
+  layout::BlockInStage in_stage = {};  // on a tensor axis, as of count_stages()
   double flops = 0, output_bytes = 0;
   int64_t tokens = 0;                                         // of the output; 0: it has none
   std::vector<double> forward_sums = {}, backward_sums = {};  // bytes of collectives
   AttentionWork attention = {};                               // without a context axis
   // About the FLOPs that take as long as the passes (as nn::estimate_blocks()).
-  double cost() const {
+  double cost() const { return flops + other_cost(); }
+  // That of the operators that are not products, in both passes.
+  double other_cost() const {
     constexpr double kFlopsPerByte = 10, kPasses = 2;
-    return flops + kPasses * kFlopsPerByte * memory.saved;
+    return kPasses * kFlopsPerByte * memory.saved;
   }
 };
 

@@ -13,6 +13,7 @@
 #include "troika/base/log.h"
 #include "troika/compat/fake_tensors.h"
 #include "troika/compat/torch.h"
+#include "troika/nn/dense.h"
 #include "troika/nn/linear.h"
 #include "troika/nn/zoo.h"
 #include "troika/parallel/tensor/tensor_parallel.h"
@@ -23,6 +24,7 @@ namespace troika::train {
 
 namespace {
 
+using layout::RankBytes;
 using layout::TensorCut;
 using parallel::Split;
 
@@ -31,6 +33,9 @@ struct BlockRules {
   int64_t units = 0;  // that the ranks must divide; 0: none
   double elements = 0;
   double cut = 0;  // elements that one of the ranks has
+  // Elements of the factors of products that are trained, and of those whose gradients are computed
+  // beside the sum of their input's gradient.
+  double factors = 0, beside_sums = 0;
 };
 
 void add_units(std::vector<BlockRules>& rules, const nn::Model& model,
@@ -56,6 +61,48 @@ void add_elements(std::vector<BlockRules>& rules, const nn::Model& model,
       rules[i].cut += all / length * static_cast<double>(cut.size());
     }
   }
+}
+
+void add_factors(std::vector<BlockRules>& rules, const nn::Model& model,
+                 const std::vector<parallel::RuledModule>& modules) {
+  for (const auto& of : modules) {
+    const auto* module = of.module.get();
+    if (dynamic_cast<const nn::Embedding*>(module)) continue;
+    const bool is_linear =
+        dynamic_cast<const nn::Linear*>(module) || dynamic_cast<const nn::Conv1D*>(module);
+    const bool is_beside = is_linear && of.rule.split == Split::column;
+    for (const auto& parameter : of.module->parameters(/*recurse=*/false)) {
+      if (parameter.dim() < 2 || !parameter.requires_grad()) continue;
+      const auto elements = static_cast<double>(parameter.numel());
+      for (size_t i = 0; i < rules.size(); ++i) {
+        if (!nn::owns(model.blocks()[i], of.name)) continue;
+        rules[i].factors += elements;
+        if (is_beside) rules[i].beside_sums += elements;
+      }
+    }
+  }
+}
+
+RankBytes bytes_of_rank(const BlockWork& work) {
+  const auto& own = work.in_stage;
+  return {.saved_bytes = work.memory.saved,
+          .workspace_bytes = work.memory.workspace,
+          .sent_workspace_bytes = own.sent_workspace_bytes,
+          .weight_saved_share = own.weight_saved_share,
+          .weight_workspace_bytes = own.weight_workspace_bytes,
+          .weight_input_bytes = own.weight_input_bytes,
+          .weight_output_bytes = own.weight_output_bytes,
+          .weight_gradient_bytes = own.weight_gradient_bytes,
+          .input_workspace_bytes = own.input_workspace_bytes};
+}
+
+// Returns the part of the backward pass towards a block's input that products with factors take.
+double product_share(const BlockWork& whole) {
+  constexpr double kPasses = 3;  // forward, towards the input and towards the factors
+  const double attention = whole.attention.flops;
+  const double products = std::max(0.0, whole.flops / kPasses - attention);
+  const double others = 2 * attention + whole.other_cost() / 2;
+  return products > 0 ? products / (products + others) : 0;
 }
 
 // The least number above 1 that divides `units`; 2 if they are 0.
@@ -85,6 +132,7 @@ class CutMaker {
       if (units == 1) return;
       ranks_ = least_ranks(units);
       add_elements(rules_, model, modules, ranks_);
+      add_factors(rules_, model, modules);
       embeds = std::ranges::any_of(modules, [](const parallel::RuledModule& of) {
         return of.rule.split == Split::vocabulary &&
                dynamic_cast<const nn::Embedding*>(of.module.get());
@@ -129,6 +177,13 @@ class CutMaker {
       const int all = large(of_tokens_[block].backward_sums);
       cut.backward_gathers = std::max(0, all - 2 * cut.backward_sums);
     }
+    if (cut.backward_sums > 0 && rules.factors > 0) {
+      cut.weight_share_beside_sums = rules.beside_sums / rules.factors;
+      cut.input_share_beside_gathers = cut.weight_share_beside_sums * product_share(whole);
+    }
+    cut.counted_ranks = ranks_;
+    cut.of_rank = bytes_of_rank(part);
+    cut.of_rank_with_tokens = of_tokens_.empty() ? cut.of_rank : bytes_of_rank(of_tokens_[block]);
     const bool is_cut = cut.time_share > 0 || cut.parameter_share > 0 || cut.saved_share > 0 ||
                         cut.token_time_share > 0 || cut.token_saved_share > 0 || cut.sum_bytes > 0;
     return is_cut ? std::optional(cut) : std::nullopt;
@@ -148,38 +203,50 @@ class CutMaker {
   std::vector<BlockWork> whole_, part_, of_tokens_;
 };
 
+constexpr std::array kCounts{
+    &TensorCut::units,         &TensorCut::tokens,           &TensorCut::forward_sums,
+    &TensorCut::backward_sums, &TensorCut::backward_gathers, &TensorCut::counted_ranks};
+constexpr std::array kShares{&TensorCut::time_share,
+                             &TensorCut::parameter_share,
+                             &TensorCut::saved_share,
+                             &TensorCut::token_time_share,
+                             &TensorCut::token_saved_share,
+                             &TensorCut::sum_bytes,
+                             &TensorCut::weight_share_beside_sums,
+                             &TensorCut::input_share_beside_gathers};
+constexpr std::array kBytes{&RankBytes::saved_bytes,
+                            &RankBytes::workspace_bytes,
+                            &RankBytes::sent_workspace_bytes,
+                            &RankBytes::weight_saved_share,
+                            &RankBytes::weight_workspace_bytes,
+                            &RankBytes::weight_input_bytes,
+                            &RankBytes::weight_output_bytes,
+                            &RankBytes::weight_gradient_bytes,
+                            &RankBytes::input_workspace_bytes};
+
 // The numbers of a cut, and whether there is one.
-using Numbers = std::array<double, 13>;
+using Numbers = std::array<double, 2 + kCounts.size() + kShares.size() + 2 * kBytes.size()>;
 
 Numbers numbers_of(const TensorCut& cut) {
-  return {1,
-          static_cast<double>(cut.units),
-          static_cast<double>(cut.tokens),
-          cut.time_share,
-          cut.parameter_share,
-          cut.saved_share,
-          cut.token_time_share,
-          cut.token_saved_share,
-          cut.cuts_output ? 1.0 : 0.0,
-          static_cast<double>(cut.forward_sums),
-          static_cast<double>(cut.backward_sums),
-          static_cast<double>(cut.backward_gathers),
-          cut.sum_bytes};
+  Numbers numbers{1, cut.cuts_output ? 1.0 : 0.0};
+  double* next = numbers.data() + 2;
+  for (const auto count : kCounts) *next++ = cut.*count;
+  for (const auto share : kShares) *next++ = cut.*share;
+  for (const auto* bytes : {&cut.of_rank, &cut.of_rank_with_tokens}) {
+    for (const auto number : kBytes) *next++ = bytes->*number;
+  }
+  return numbers;
 }
 
 TensorCut cut_from(const double* numbers) {
-  return {.units = static_cast<int>(numbers[1]),
-          .tokens = static_cast<int>(numbers[2]),
-          .time_share = numbers[3],
-          .parameter_share = numbers[4],
-          .saved_share = numbers[5],
-          .token_time_share = numbers[6],
-          .token_saved_share = numbers[7],
-          .cuts_output = numbers[8] != 0,
-          .forward_sums = static_cast<int>(numbers[9]),
-          .backward_sums = static_cast<int>(numbers[10]),
-          .backward_gathers = static_cast<int>(numbers[11]),
-          .sum_bytes = numbers[12]};
+  TensorCut cut{.cuts_output = numbers[1] != 0};
+  const double* next = numbers + 2;
+  for (const auto count : kCounts) cut.*count = static_cast<int>(*next++);
+  for (const auto share : kShares) cut.*share = *next++;
+  for (auto* bytes : {&cut.of_rank, &cut.of_rank_with_tokens}) {
+    for (const auto number : kBytes) bytes->*number = *next++;
+  }
+  return cut;
 }
 
 }  // namespace
