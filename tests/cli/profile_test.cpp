@@ -93,6 +93,15 @@ TEST_F(ProfileCommand, WritesWhatATensorAxisCuts) {
   // With sequence parallelism, nothing that a layer keeps is whole.
   EXPECT_NEAR(layer["saved_share"].get<double>() + layer["token_saved_share"].get<double>(), 1,
               0.01);
+  // Queries, keys, values and the first product of the MLP are 7 of 12 squares.
+  EXPECT_NEAR(layer["weight_share_beside_sums"].get<double>(), 7 / 12.0, 1e-9);
+  EXPECT_GT(layer["input_share_beside_gathers"], 0.2);
+  EXPECT_LT(layer["input_share_beside_gathers"], layer["weight_share_beside_sums"]);
+  EXPECT_EQ(gpt.back()["tensor"]["weight_share_beside_sums"], 0) << "the logits' weight";
+  EXPECT_EQ(layer["counted_ranks"], 2);
+  EXPECT_LT(layer["of_rank"]["saved_bytes"], gpt[1]["saved_bytes"]);
+  EXPECT_NEAR(layer["of_rank_with_tokens"]["saved_bytes"].get<double>(),
+              gpt[1]["saved_bytes"].get<double>() / 2, 0.01 * gpt[1]["saved_bytes"].get<double>());
   EXPECT_EQ(gpt.front()["tensor"]["backward_gathers"], 1) << "the gradient of the output";
   EXPECT_EQ(gpt.back()["tensor"]["backward_sums"], 1);
   EXPECT_EQ(gpt.back()["tensor"]["backward_gathers"], 0)

@@ -99,7 +99,11 @@ TEST(Profile, ReadsItsText) {
 constexpr const char* kCut =
     R"("parameter_bytes": 16, "tensor": {"units": 12, "tokens": 64, "time_share": 0.75, "parameter_share": 0.5,
      "saved_share": 0.625, "token_time_share": 0.25, "token_saved_share": 0.375,
-     "cuts_output": true, "forward_sums": 2, "backward_sums": 3, "backward_gathers": 1, "sum_bytes": 64},)";
+     "cuts_output": true, "forward_sums": 2, "backward_sums": 3, "backward_gathers": 1, "sum_bytes": 64,
+     "weight_share_beside_sums": 0.5, "input_share_beside_gathers": 0.125, "counted_ranks": 3,
+     "of_rank": {"saved_bytes": 9, "workspace_bytes": 8, "sent_workspace_bytes": 7, "weight_saved_share": 6,
+     "weight_workspace_bytes": 5, "weight_input_bytes": 4, "weight_output_bytes": 3, "weight_gradient_bytes": 2,
+     "input_workspace_bytes": 1}, "of_rank_with_tokens": {"saved_bytes": 4}},)";
 
 TEST(Profile, ReadsWhatATensorAxisCuts) {
   const auto profile = read(replaced(kProfile, R"("parameter_bytes": 16,)", kCut));
@@ -114,7 +118,12 @@ TEST(Profile, ReadsWhatATensorAxisCuts) {
                                                  .forward_sums = 2,
                                                  .backward_sums = 3,
                                                  .backward_gathers = 1,
-                                                 .sum_bytes = 64}));
+                                                 .sum_bytes = 64,
+                                                 .weight_share_beside_sums = 0.5,
+                                                 .input_share_beside_gathers = 0.125,
+                                                 .counted_ranks = 3,
+                                                 .of_rank = {9, 8, 7, 6, 5, 4, 3, 2, 1},
+                                                 .of_rank_with_tokens = {.saved_bytes = 4}}));
   EXPECT_EQ(profile.blocks[1].tensor, std::nullopt);
   EXPECT_EQ(read(profile.text()), profile);
   const auto error_with = [](const char* key, const char* value) {
@@ -127,6 +136,13 @@ TEST(Profile, ReadsWhatATensorAxisCuts) {
   EXPECT_THAT(error_with("\"units\": 12", "\"units\": 1.5"),
               HasSubstr("blocks[0].tensor.units (p.json:10); got 1.5, expected a whole number"));
   EXPECT_THAT(error_with("saved_share", "save_share"), HasSubstr("saved_share"));
+  EXPECT_THAT(error_with("\"weight_share_beside_sums\": 0.5", "\"weight_share_beside_sums\": 1.5"),
+              HasSubstr("weight_share_beside_sums 1.5, expected at most 1"));
+  EXPECT_THAT(error_with("\"counted_ranks\": 3", "\"counted_ranks\": 1"),
+              HasSubstr("got of_rank of counted_ranks 1, expected 2 ranks or more"));
+  EXPECT_THAT(error_with("of_rank_with_tokens", "of_ranks"), HasSubstr("of_rank_with_tokens"));
+  EXPECT_THAT(error_with("\"weight_saved_share\": 6", "\"weight_saved_share\": 6e6"),
+              HasSubstr("blocks[0].tensor.of_rank.weight_saved_share (p.json:14); got 6e+06"));
 }
 
 constexpr const char* kTokens =

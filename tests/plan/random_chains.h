@@ -98,6 +98,7 @@ inline StepProblem with_cuts(StepProblem problem, Draws& draws, bool cuts_tokens
   constexpr std::array kUnits{0, 2, 4, 4, 6, 12, 12, 12};
   auto& blocks = problem.profiles[0].blocks;
   blocks.resize(std::min<size_t>(blocks.size(), 4));
+  Draws shares = draws;
   for (auto& block : blocks) {
     if (draws.from(0, 5) == 0) continue;
     block.tensor = layout::TensorCut{.units = kUnits[static_cast<size_t>(draws.from(0, 7))],
@@ -111,7 +112,9 @@ inline StepProblem with_cuts(StepProblem problem, Draws& draws, bool cuts_tokens
                                      .forward_sums = draws.from(0, 2),
                                      .backward_sums = draws.from(0, 2),
                                      .backward_gathers = draws.from(0, 2),
-                                     .sum_bytes = draws.from(0, 9) * 0.5};
+                                     .sum_bytes = draws.from(0, 9) * 0.5,
+                                     .weight_share_beside_sums = shares.from(0, 4) * 0.25,
+                                     .input_share_beside_gathers = shares.from(0, 4) * 0.25};
   }
   if (cuts_tokens) add_tokens(blocks, draws);
   auto& devices = problem.cluster.devices;
@@ -244,6 +247,9 @@ class AllPlans {
   bool is_allowed(const std::vector<StepStage>& stages) const {
     const bool is_one = stages.size() == 1;
     if (is_one != (settings_.family == StepFamily::one_stage)) return false;
+    // Nobody would share the states of this stage.
+    const bool has_copies = settings_.copies(stages.front().replicas) > 1;
+    if (is_one && settings_.has_stages() && !has_copies) return false;
     bool all_equal = true;
     for (const auto& stage : stages) {
       if (model_.problem().straight && stage.replicas > 1) return false;

@@ -6,6 +6,7 @@
 
 #include "tests/plan/cut_runs.h"
 #include "tests/support/errors.h"
+#include "troika/layout/tensor_shard.h"
 #include "troika/plan/search/step_layout.h"
 #include "troika/plan/simulation/sweep.h"
 
@@ -110,6 +111,73 @@ TEST(TensorAxis, ExposesTheSumsOfPasses) {
     EXPECT_NEAR(simulation.links[0].bytes, 20 * 80 * 2.0 * (t - 1) / t, 1e-9);
     EXPECT_EQ(simulation.links[static_cast<size_t>(2 * (t + 1))].bytes, 0);
   }
+}
+
+// In a whole backward pass, the gradients of weights compute beside the sums, as far as they last.
+TEST(TensorAxis, GradientsOfWeightsHideSums) {
+  auto profile = cut_blocks();
+  for (auto& block : profile.blocks) {
+    block.tensor->weight_share_beside_sums = 0.75;
+    block.tensor->input_share_beside_gathers = 0.5;
+  }
+  auto plan = tensor_plan("tensor=2", "one_stage", 1);
+  const double computes = 4 * 12 * 0.625;
+  // Of the 4 seconds of a block, a rank computes 1.5 beside its 3 sums.
+  for (const double overlap : {1.0, 0.5, -0.5}) {
+    auto run = run_of(profile, plan, hosts(1, 2));
+    run.overlap = overlap;
+    const double exposed = sums_seconds(8, 2) + 12 * (sums_seconds(1, 2) - overlap * 0.5);
+    const auto simulation = simulate_run(run);
+    EXPECT_NEAR(simulation.seconds, computes + exposed, 1e-9) << overlap;
+    EXPECT_NEAR(simulation.ranks[0].exposed_seconds, exposed, 1e-9) << overlap;
+  }
+  // Recomputed sums are beside nothing.
+  plan.recompute = "full";
+  EXPECT_NEAR(simulate_run(run_of(profile, plan, hosts(1, 2))).ranks[0].exposed_seconds,
+              sums_seconds(16, 2) + 12 * (sums_seconds(1, 2) - 0.5), 1e-9);
+  plan.recompute = "none";
+  // The reduce-scatters and the gathers of inputs take 0.41 s each, those of gradients are beside
+  // nothing.
+  plan.stages.sequence_parallel = true;
+  EXPECT_NEAR(simulate_run(run_of(profile, plan, hosts(1, 2))).ranks[0].exposed_seconds,
+              sums_seconds(8 + 6, 2), 1e-9);
+}
+
+// The first stage does not split its backward passes, because its input has no gradient.
+TEST(TensorAxis, NothingHidesTheSumsOfSplitBackwardPasses) {
+  const auto plan = tensor_plan("pipeline=2 tensor=2", "zb-h1", 2);
+  auto profile = cut_blocks();
+  const auto without = simulate_run(run_of(profile, plan, hosts(2, 2)));
+  for (auto& block : profile.blocks) block.tensor->weight_share_beside_sums = 0.75;
+  const auto with = simulate_run(run_of(profile, plan, hosts(2, 2)));
+  // 2 micro-batches in 2 blocks.
+  EXPECT_NEAR(without.ranks[0].exposed_seconds - with.ranks[0].exposed_seconds, 2 * 2 * 3 * 0.5,
+              1e-9);
+  EXPECT_NEAR(without.ranks[3].exposed_seconds, with.ranks[3].exposed_seconds, 1e-9);
+}
+
+// On more ranks than were counted, a rank has less of what these divide.
+TEST(TensorAxis, ARankHasTheBytesThatWereCounted) {
+  auto profile = cut_blocks();
+  profile.blocks[0].in_stage.weight_input_bytes = 80;
+  auto& cut = *profile.blocks[0].tensor;
+  cut.counted_ranks = 2;
+  cut.of_rank = {.saved_bytes = 500,
+                 .workspace_bytes = 60,
+                 .weight_saved_share = 0.25,
+                 .weight_input_bytes = 80};
+  cut.of_rank_with_tokens = {.saved_bytes = 400, .workspace_bytes = 30, .weight_input_bytes = 40};
+  const auto of = [&](int ranks, bool sequence) {
+    return layout::tensor_shard(profile, ranks, sequence).blocks[0];
+  };
+  EXPECT_NEAR(of(2, false).saved_bytes, 500, 1e-9);
+  EXPECT_NEAR(of(4, false).saved_bytes, 350, 1e-9) << "3/4 are divided";
+  EXPECT_EQ(of(4, false).workspace_bytes, 60) << "more than one rank alone needs";
+  EXPECT_EQ(of(4, false).in_stage.weight_saved_share, 0.25);
+  EXPECT_EQ(of(4, false).in_stage.weight_input_bytes, 80);
+  EXPECT_NEAR(of(4, true).saved_bytes, 200, 1e-9);
+  EXPECT_NEAR(of(4, true).in_stage.weight_input_bytes, 20, 1e-9);
+  EXPECT_NEAR(of(4, true).workspace_bytes, 30 * (0.5 + 0.5 / 4) / 0.75, 1e-9);
 }
 
 // Backward passes gather 4 inputs again, each for half the bytes and the time of a sum.

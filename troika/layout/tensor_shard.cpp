@@ -157,6 +157,18 @@ std::vector<TensorTurn> forward_turns(const ProfiledBlock& block, int ranks,
   return turns;
 }
 
+double seconds_beside_sum(const ProfiledBlock& block) {
+  const auto& cut = block.tensor;
+  if (!cut || cut->backward_sums == 0) return 0;
+  return cut->weight_share_beside_sums * block.backward_weight / cut->backward_sums;
+}
+
+double seconds_beside_gather(const ProfiledBlock& block) {
+  const auto& cut = block.tensor;
+  if (!cut || cut->backward_gathers == 0) return 0;
+  return cut->input_share_beside_gathers * block.backward_input / cut->backward_gathers;
+}
+
 std::vector<int> tensor_ranks(const Profile& profile, int most) {
   std::vector<int> all;
   if (!has_cut(profile)) return all;

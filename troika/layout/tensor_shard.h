@@ -36,6 +36,12 @@ struct TensorTurn {
 std::vector<TensorTurn> forward_turns(const ProfiledBlock& block, int ranks,
                                       bool sequence_parallel);
 
+// Return the seconds that a rank computes beside each sum of a backward pass in one part, and
+// beside each gather of sequence parallelism (docs/tensor-parallelism.md#overlap). `block` is one
+// of tensor_shard().
+double seconds_beside_sum(const ProfiledBlock& block);
+double seconds_beside_gather(const ProfiledBlock& block);
+
 // Returns the numbers of ranks from 2 to `most` that a plan may have on its tensor axis: all that
 // divide the units of each block, or the powers of two if no block has units. Empty for a profile
 // without a cut block.

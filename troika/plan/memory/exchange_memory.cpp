@@ -36,6 +36,12 @@ ExchangeMemory::ExchangeMemory(ExchangedState state, const ExchangeShape& shape,
     members = std::move(later);
   }
   for (const auto& indices : members) add_bucket(indices);
+  always_held_.parameters = state_.other_bytes;
+  for (const auto& bucket : buckets_) {
+    const int64_t own = bucket.bytes() / shape_.ranks;
+    always_held_.parameters += bucket.shared ? own : bucket.bytes();
+    if (!is_alone()) always_held_.gradients += shape_.stage >= 2 ? own : bucket.bytes();
+  }
   begin_pass();
 }
 
@@ -123,8 +129,8 @@ void ExchangeMemory::begin_pass() {
   launched_ = 0;
   taken_ = 0;
   for (auto& bucket : buckets_) {
-    bucket.whole = false;
-    bucket.open = false;
+    set_whole(bucket, false);
+    set_open(bucket, false);
     bucket.pending = bucket.members;
   }
   sum_all(shape_.accumulates && keeps_sums());
@@ -138,11 +144,21 @@ void ExchangeMemory::sum_all(bool all) {
 // Follows Reducer::open().
 void ExchangeMemory::open(Bucket& bucket) {
   if (bucket.open) return;
-  const auto count = [&] {
-    return std::count_if(buckets_.begin(), buckets_.end(), [](const auto& b) { return b.open; });
-  };
-  while (taken_ < launched_ && count() >= 2) buckets_[taken_++].open = false;
-  bucket.open = true;
+  while (taken_ < launched_ && open_buckets_ >= 2) set_open(buckets_[taken_++], false);
+  set_open(bucket, true);
+}
+
+void ExchangeMemory::set_whole(Bucket& bucket, bool value) {
+  if (bucket.whole == value) return;
+  bucket.whole = value;
+  whole_and_open_bytes_ += value ? bucket.bytes() : -bucket.bytes();
+}
+
+void ExchangeMemory::set_open(Bucket& bucket, bool value) {
+  if (bucket.open == value) return;
+  bucket.open = value;
+  whole_and_open_bytes_ += value ? bucket.bytes() : -bucket.bytes();
+  open_buckets_ += value ? 1 : -1;
 }
 
 void ExchangeMemory::accumulate(size_t parameter) {
@@ -166,35 +182,32 @@ void ExchangeMemory::gradient(size_t parameter) {
 }
 
 void ExchangeMemory::gather() {
-  for (auto& bucket : buckets_) bucket.whole = bucket.shared;
+  for (auto& bucket : buckets_) set_whole(bucket, bucket.shared);
 }
 
 void ExchangeMemory::finish() {
-  for (auto& bucket : buckets_) bucket.whole = bucket.open = false;
+  for (auto& bucket : buckets_) {
+    set_whole(bucket, false);
+    set_open(bucket, false);
+  }
   if (shape_.stage >= 2) sum_all(false);
 }
 
 // Follows BlockParameters::enter().
 void ExchangeMemory::block(size_t index, int64_t next) {
   if (shape_.stage < 3) return;
-  for (auto& bucket : buckets_) bucket.whole = false;
+  for (auto& bucket : buckets_) set_whole(bucket, false);
   const auto gather = [&](size_t of) {
-    for (const size_t b : state_.needs[of]) buckets_[b].whole = buckets_[b].shared;
+    for (const size_t b : state_.needs[of]) set_whole(buckets_[b], buckets_[b].shared);
   };
   gather(index);
   if (next >= 0) gather(static_cast<size_t>(next));
 }
 
 HeldBytes ExchangeMemory::held() const {
-  HeldBytes result{.parameters = state_.other_bytes, .gradients = summed_bytes_};
-  for (const auto& bucket : buckets_) {
-    const int64_t own = bucket.bytes() / shape_.ranks;
-    result.parameters += bucket.shared ? own : bucket.bytes();
-    if (!is_alone()) result.gradients += shape_.stage >= 2 ? own : bucket.bytes();
-    if (bucket.whole) result.buckets += bucket.bytes();
-    if (bucket.open) result.buckets += bucket.bytes();
-  }
-  return result;
+  return {.parameters = always_held_.parameters,
+          .gradients = always_held_.gradients + summed_bytes_,
+          .buckets = whole_and_open_bytes_};
 }
 
 }  // namespace troika::plan

@@ -111,6 +111,9 @@ class ExchangeMemory {
   void add_bucket(const std::vector<size_t>& members);
   void sum_all(bool all);
   void open(Bucket& bucket);
+  // Set whether a bucket is whole or open, of which held() has the bytes.
+  void set_whole(Bucket& bucket, bool value);
+  void set_open(Bucket& bucket, bool value);
   const ExchangeShape shape_;
   const ExchangedState state_;
   std::vector<Bucket> buckets_;
@@ -119,6 +122,8 @@ class ExchangeMemory {
   std::vector<bool> summed_;     // whether a parameter has a gradient outside of buckets
   int64_t summed_bytes_ = 0;     // of these gradients
   bool buckets_change_ = false;  // after the first step
+  HeldBytes always_held_;
+  int64_t whole_and_open_bytes_ = 0, open_buckets_ = 0;
   size_t launched_ = 0;
   size_t taken_ = 0;
 };

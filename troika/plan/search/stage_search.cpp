@@ -174,13 +174,13 @@ class Search {
   bool add_stage(size_t cut, int used, const std::vector<State>& states, size_t next, int count) {
     const size_t begin = cut == 0 ? 0 : places_[cut - 1], end = places_[next - 1];
     const int left = devices_ - used - count;
+    if (later_ && !later_->can_follow(next, used + count)) return true;
     const auto own = model_.stage(settings_, begin, end, used, count);
     // More blocks take longer, but do not always need more memory: that of messages may be less.
     const double alone = std::max(own.steady + own.backward, own.whole);
     if (!least_lack_ && alone * (1 - kSameSum) >= limit_) return false;
     if (own.lacking_bytes > allowance_) return true;
     if (least_lack_ && own.lacking_bytes >= limit_) return true;
-    if (later_ && !later_->can_follow(next, used + count)) return true;
     const double messages = later_ ? later_->least_messages(used + count) : 0;
     const auto rest = left > 0 ? model_.least(settings_, end, left) : StepModel::Least{};
     if (left > 0 && !least_lack_) find_onward(end, used, count);

@@ -81,52 +81,6 @@ Link StepModel::context_link(const StepSettings& settings, int first) const {
   return slowest_axis(settings.profile, first, {.ranks = context, .stride = tensor}, tensor, 1);
 }
 
-StepModel::Rings StepModel::rings_of(const Profile& profile, int ranks, const Link& link,
-                                     double slowness) const {
-  Rings rings;
-  if (ranks == 1) return rings;
-  const auto seconds = [&](const std::vector<ContextRounds>& rounds) {
-    double sum = 0;
-    for (const auto& round : rounds) {
-      const double message = link.latency + round.bytes * link.seconds_per_byte();
-      sum += round.count *
-             layout::exposed_seconds(message, round.beside * slowness, profile.in_step.overlap);
-    }
-    return sum;
-  };
-  rings.forward = rings.backward = {0};
-  for (const size_t index : order_) {
-    const auto& block = profile.blocks[index];
-    rings.forward.push_back(rings.forward.back() +
-                            seconds(layout::forward_rounds(block, ranks, ContextMethod::ring)));
-    rings.backward.push_back(rings.backward.back() +
-                             seconds(layout::backward_rounds(block, ranks, ContextMethod::ring)));
-  }
-  return rings;
-}
-
-void StepModel::find_fastest(Sums& sums, const Profile& own, const StepSettings& settings) const {
-  const int ranks = settings.axes.ranks();
-  sums.fastest_axis = tensor_link(settings, 0);
-  auto ring = context_link(settings, 0);
-  const auto speed_up = [](Link& link, const Link& other) {
-    link.latency = std::min(link.latency, other.latency);
-    if (other.seconds_per_byte() < link.seconds_per_byte()) link.bandwidth = other.bandwidth;
-  };
-  for (int first = ranks; first + ranks <= problem_.cluster.ranks(); first += ranks) {
-    speed_up(sums.fastest_axis, tensor_link(settings, first));
-    speed_up(ring, context_link(settings, first));
-  }
-  const double most_hidden = own.in_step.overlap > 0 ? std::ranges::max(sums.slowness) : 0;
-  sums.rings = rings_of(own, settings.axes.context, ring, most_hidden);
-}
-
-const StepModel::Shard& StepModel::shard_of(const StepSettings& settings) const {
-  const auto axes = std::ranges::find(axes_, settings.axes);
-  TROIKA_CHECK(axes != axes_.end(), "axes of the search");
-  return shards_[settings.profile * axes_.size() + static_cast<size_t>(axes - axes_.begin())];
-}
-
 namespace {
 
 // All-gathers over rings, one after the other.
@@ -146,30 +100,116 @@ double part_of_sums(const std::vector<double>& sums, size_t begin, size_t end) {
 
 }  // namespace
 
+std::vector<double> StepModel::exposed_sums(const Profile& profile, const BlockAxes& axes,
+                                            const Link& link, double slowness) const {
+  const bool hides = std::ranges::any_of(profile.blocks, [](const auto& block) {
+    return layout::seconds_beside_sum(block) > 0 || layout::seconds_beside_gather(block) > 0;
+  });
+  if (axes.tensor == 1 || !hides) return {};
+  const auto exposed = [&](double message, double beside) {
+    return layout::exposed_seconds(message, beside * slowness, profile.in_step.overlap);
+  };
+  std::vector<double> sums{0};
+  for (const size_t index : order_) {
+    const auto& block = profile.blocks[index];
+    double seconds = 0;
+    if (block.tensor && block.tensor->sum_bytes > 0) {
+      const auto& cut = *block.tensor;
+      const double gather = gathers_seconds(link, axes.tensor, 1, cut.sum_bytes);
+      const double beside = layout::seconds_beside_sum(block);
+      // With sequence parallelism, the gather of a sum comes before the pass through the layers.
+      seconds = cut.backward_sums *
+                (axes.sequence ? exposed(gather, beside) + gather : exposed(2 * gather, beside));
+      if (axes.sequence) {
+        seconds += cut.backward_gathers * exposed(gather, layout::seconds_beside_gather(block));
+      }
+    }
+    sums.push_back(sums.back() + seconds);
+  }
+  return sums;
+}
+
+StepModel::Exposed StepModel::exposed_of(const Profile& profile, const BlockAxes& axes,
+                                         const Link& tensor, const Link& context,
+                                         double slowness) const {
+  Exposed all;
+  all.sums = exposed_sums(profile, axes, tensor, slowness);
+  if (axes.context == 1) return all;
+  const auto seconds = [&](const std::vector<ContextRounds>& rounds) {
+    double sum = 0;
+    for (const auto& round : rounds) {
+      const double message = context.latency + round.bytes * context.seconds_per_byte();
+      sum += round.count *
+             layout::exposed_seconds(message, round.beside * slowness, profile.in_step.overlap);
+    }
+    return sum;
+  };
+  all.forward = all.backward = {0};
+  for (const size_t index : order_) {
+    const auto& block = profile.blocks[index];
+    all.forward.push_back(all.forward.back() + seconds(layout::forward_rounds(
+                                                   block, axes.context, ContextMethod::ring)));
+    all.backward.push_back(all.backward.back() + seconds(layout::backward_rounds(
+                                                     block, axes.context, ContextMethod::ring)));
+  }
+  return all;
+}
+
+void StepModel::find_fastest(Sums& sums, const Profile& own, const StepSettings& settings) const {
+  const int ranks = settings.axes.ranks();
+  sums.fastest_axis = tensor_link(settings, 0);
+  auto ring = context_link(settings, 0);
+  const auto speed_up = [](Link& link, const Link& other) {
+    link.latency = std::min(link.latency, other.latency);
+    if (other.seconds_per_byte() < link.seconds_per_byte()) link.bandwidth = other.bandwidth;
+  };
+  for (int first = ranks; first + ranks <= problem_.cluster.ranks(); first += ranks) {
+    speed_up(sums.fastest_axis, tensor_link(settings, first));
+    speed_up(ring, context_link(settings, first));
+  }
+  const double most_hidden = own.in_step.overlap > 0 ? std::ranges::max(sums.slowness) : 0;
+  sums.exposed = exposed_of(own, settings.axes, sums.fastest_axis, ring, most_hidden);
+}
+
+const StepModel::Shard& StepModel::shard_of(const StepSettings& settings) const {
+  if (axes_[latest_axes_] != settings.axes) {
+    const auto found = std::ranges::find(axes_, settings.axes);
+    TROIKA_CHECK(found != axes_.end(), "axes of the search");
+    latest_axes_ = static_cast<size_t>(found - axes_.begin());
+  }
+  return shards_[settings.profile * axes_.size() + latest_axes_];
+}
+
 double StepModel::axis_forward_seconds(const StepSettings& settings, const Link& link,
-                                       const Rings& rings, size_t begin, size_t end) const {
+                                       const Exposed& exposed, size_t begin, size_t end) const {
   if (settings.axes.ranks() == 1) return 0;
   const auto& sums = shard_of(settings).sums;
   return sums_seconds(link, settings.axes.tensor, part_of_sums(sums.forward_sums, begin, end),
                       part_of_sums(sums.forward_summed, begin, end)) +
-         part_of_sums(rings.forward, begin, end);
+         part_of_sums(exposed.forward, begin, end);
 }
 
 // Recomputation repeats those of the forward pass.
-double StepModel::axis_seconds(const StepSettings& settings, const Link& link, const Rings& rings,
-                               size_t begin, size_t end) const {
+double StepModel::axis_seconds(const StepSettings& settings, const Link& link,
+                               const Exposed& exposed, bool splits, size_t begin,
+                               size_t end) const {
   const auto& axes = settings.axes;
   if (axes.ranks() == 1) return 0;
+  const double forward =
+      (settings.recompute ? 2 : 1) * axis_forward_seconds(settings, link, exposed, begin, end);
+  const double rings = part_of_sums(exposed.backward, begin, end);
+  if (!splits && !exposed.sums.empty()) {
+    return forward + part_of_sums(exposed.sums, begin, end) + rings;
+  }
   const auto& sums = shard_of(settings).sums;
   const double gathers =
       axes.sequence ? gathers_seconds(link, axes.tensor, part_of_sums(sums.gathers, begin, end),
                                       part_of_sums(sums.gathered, begin, end))
                     : 0;
-  return (settings.recompute ? 2 : 1) * axis_forward_seconds(settings, link, rings, begin, end) +
-         gathers +
+  return forward + gathers +
          sums_seconds(link, axes.tensor, part_of_sums(sums.backward_sums, begin, end),
                       part_of_sums(sums.backward_summed, begin, end)) +
-         part_of_sums(rings.backward, begin, end);
+         rings;
 }
 
 void StepModel::overlap_sums(AxisSums& sums, const StepSettings& settings, size_t begin, size_t end,
@@ -198,8 +238,10 @@ void StepModel::overlap_sums(AxisSums& sums, const StepSettings& settings, size_
 
 StepModel::AxisSums StepModel::axis_sums(const StepSettings& settings, size_t begin, size_t end,
                                          const Place& place, int replicas) const {
-  const double forward = axis_forward_seconds(settings, place.axis, place.rings, begin, end);
-  const double all = axis_seconds(settings, place.axis, place.rings, begin, end);
+  const bool splits =
+      settings.family == StepFamily::zero_bubble && splits_backward(settings, begin, end);
+  const double forward = axis_forward_seconds(settings, place.axis, place.exposed, begin, end);
+  const double all = axis_seconds(settings, place.axis, place.exposed, splits, begin, end);
   AxisSums sums{.forward = forward,
                 .backward = all - forward,
                 .first_forward = forward,

@@ -57,8 +57,7 @@ layout::Plan layout_of(const StepModel& model, const StepPlan& plan) {
     return layout::Mesh::parse(text);
   };
   if (stages == 1) {
-    // ZeRO and a tensor or context axis are together only in stages of a pipeline.
-    const bool is_stage = axes.ranks() > 1 && settings.zero_stage > 0;
+    const bool is_stage = settings.has_stages();
     result.mesh = mesh_of(fmt::format("{}data={}", is_stage ? "pipeline=1 " : "", replicas));
     if (is_stage) result.schedule = schedule_name(StepFamily::pipeline, model.problem().weights);
     return result;

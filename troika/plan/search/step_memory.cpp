@@ -142,7 +142,7 @@ MemoryParts StepModel::stage_memory(const StepSettings& settings, size_t begin, 
                  .ranks = static_cast<double>(copies),
                  .optimizer_factor = settings.offloads_optimizer ? 0 : profile.optimizer_factor});
   const auto kept = kept_passes(settings, begin, end, used, replicas);
-  const bool is_pipeline = settings.family != StepFamily::one_stage;
+  const bool is_pipeline = settings.has_stages();
   // As layout::AsynchronousStage::steps_after_forward().
   const bool is_double = problem_.weights == layout::StageWeights::double_buffered;
   const double ahead =

@@ -155,17 +155,25 @@ StepModel::Sums StepModel::sums_of(const Profile& profile) const {
   add(sums.backward_summed, [&](size_t i) { return cut(i).backward_sums * cut(i).sum_bytes; });
   add(sums.gathers, [&](size_t i) { return cut(i).backward_gathers; });
   add(sums.gathered, [&](size_t i) { return cut(i).backward_gathers * cut(i).sum_bytes; });
-  std::vector<double> alone;
+  std::vector<double> alone, most_parameters, least_parameters, longest, shortest;
   std::vector<PassedBlocks> keeping, recomputing;
   for (size_t i = 0; i < count; ++i) {
     alone.push_back((i > 0 ? block(i - 1).saved_bytes : 0) + block(i).saved_bytes +
                     block(i).workspace_bytes);
     keeping.push_back(keep(block(i)));
     recomputing.push_back(recompute({&block(i), 1}, inputs[i]));
+    most_parameters.push_back(block(i).parameter_bytes);
+    least_parameters.push_back(-block(i).parameter_bytes);
+    longest.push_back(block(i).seconds());
+    shortest.push_back(-block(i).backward());
   }
   sums.keeping = BytesOfStages(std::move(keeping));
   sums.recomputing = BytesOfStages(std::move(recomputing));
   sums.most_alone = RangeMaximum(std::move(alone));
+  sums.most_parameters = RangeMaximum(std::move(most_parameters));
+  sums.least_parameters = RangeMaximum(std::move(least_parameters));
+  sums.longest_backward = RangeMaximum(std::move(longest));
+  sums.shortest_backward = RangeMaximum(std::move(shortest));
   return sums;
 }
 
@@ -225,17 +233,17 @@ StepPlan StepModel::estimate(const StepSettings& settings,
 StepModel::Least StepModel::least(const StepSettings& settings, size_t begin, int devices) const {
   const auto& sums = shard_of(settings).sums;
   const auto& axis = sums.fastest_axis;
-  const auto& rings = sums.rings;
+  const auto& exposed = sums.exposed;
   const auto rest = [&](const std::vector<double>& sum) {
     return (sum.back() - sum[begin]) * sums.least_slowness;
   };
   const double again = settings.recompute ? rest(sums.forward) : 0;
-  const double on_axis = axis_forward_seconds(settings, axis, rings, begin, blocks());
+  const double on_axis = axis_forward_seconds(settings, axis, exposed, begin, blocks());
   // Passes that take turns hide at most the shorter of both.
   const double hidden = settings.tensor_overlap ? std::min(rest(sums.forward), on_axis) : 0;
   const double forward = rest(sums.forward) + on_axis - hidden;
   const double pass = rest(sums.forward) + again + rest(sums.input) + rest(sums.weight) +
-                      axis_seconds(settings, axis, rings, begin, blocks()) - hidden;
+                      axis_seconds(settings, axis, exposed, false, begin, blocks()) - hidden;
   const double all = static_cast<double>(micro_batches_[settings.profile]) / devices;
   const double others = std::max(0.0, all - 1);  // after the first one
   switch (settings.family) {
@@ -258,12 +266,12 @@ double StepModel::lower_bound() const {
       const StepSettings settings{.profile = i, .axes = axes};
       const auto& sums = shard_of(settings).sums;
       const double once = sums.forward.back() + sums.input.back() + sums.weight.back();
-      double on_axis = axis_seconds(settings, sums.fastest_axis, sums.rings, 0, blocks());
+      double on_axis = axis_seconds(settings, sums.fastest_axis, sums.exposed, false, 0, blocks());
       if (axes.tensor > 1) {
         // Passes that take turns hide at most the shorter of both.
         on_axis -=
             std::min(sums.forward.back() * sums.least_slowness,
-                     axis_forward_seconds(settings, sums.fastest_axis, sums.rings, 0, blocks()));
+                     axis_forward_seconds(settings, sums.fastest_axis, sums.exposed, 0, blocks()));
       }
       const double groups = problem_.cluster.ranks() / axes.ranks();
       least = std::min(least, (once * sums.least_slowness + on_axis) * micro_batches_[i] / groups);

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "troika/layout/cluster.h"
@@ -64,8 +65,8 @@ struct PassSeconds {
 // latest device in each block. The devices at the same place of their groups average gradients and
 // exchange messages, all at the same time. With a context axis, a group has several tensor axes,
 // each with a part of the tokens (layout::context_shard()), and all of its devices on that axis
-// average, too. Its passes also take the messages of rings, as far as attention does not hide them
-// (layout::exposed_seconds()).
+// average, too. Its passes take the messages of rings, and whole backward passes the sums over the
+// tensor axis, as far as computing does not hide them (layout::exposed_seconds()).
 class StepModel {
  public:
   // Throws Error(usage) for profiles of different models, for two profiles of the same precision
@@ -174,9 +175,13 @@ class StepModel {
   Least least(const StepSettings& settings, size_t begin, int devices) const;
 
  private:
-  // The seconds of messages of rings, added up over the blocks before each position in order().
-  struct Rings {
-    std::vector<double> forward, backward;
+  // The seconds of messages between the ranks that compute blocks together, less what computing
+  // hides, added up over the blocks before each position in order().
+  struct Exposed {
+    std::vector<double> forward, backward;  // of rings; empty without a context axis
+    // Of the sums, and the gathers of sequence parallelism, of whole backward passes; empty if
+    // nothing is hidden.
+    std::vector<double> sums;
   };
   // Sums over the blocks before each position in order().
   struct Sums {
@@ -184,14 +189,17 @@ class StepModel {
     std::vector<double> fixed, borrowed;  // BlockInStage::fixed_bytes, borrowed_bytes
     std::vector<double> crossing;  // bytes of earlier outputs that are read after each position
     BytesOfStages keeping, recomputing;  // without and with recomputation
-    RangeMaximum most_alone;             // bytes of each block, with what the block before it saves
+    // Of blocks: the most and the least bytes of parameters, and bounds on the seconds of backward
+    // passes with and without recomputation. The least ones are negative.
+    RangeMaximum most_parameters, least_parameters, longest_backward, shortest_backward;
+    RangeMaximum most_alone;  // bytes of each block, with what the block before it saves
     // The number and the bytes of the sums over the tensor axis in each pass.
     std::vector<double> forward_sums, forward_summed, backward_sums, backward_summed;
     std::vector<double> gathers, gathered;  // with sequence parallelism, in backward passes
     std::vector<double> slowness;           // by device
     double least_slowness = 1;
     layout::Link fastest_axis = {};  // at least as fast as any tensor axis
-    Rings rings = {};                // at most as long as those of any context axis
+    Exposed exposed = {};            // at most as long as that of any group
   };
   // A profile as a rank of a group that computes blocks together has it.
   struct Shard {
@@ -208,7 +216,7 @@ class StepModel {
     double lateness = 0, axis_lateness = 0;
     layout::Link inside = {}, between = {};
     layout::Link axis = {};  // of the slowest tensor axis
-    Rings rings = {};        // of the slowest context axis
+    Exposed exposed = {};    // of the slowest tensor and context axis
   };
   // The port of a host, and the share of the messages between two stages that cross it.
   struct HostPort {
@@ -225,12 +233,12 @@ class StepModel {
   Sums sums_of(const layout::Profile& profile) const;
   const Shard& shard_of(const StepSettings& settings) const;
   // The seconds of the sums over a tensor axis with this link, and of rings, in the passes of
-  // blocks [begin, end).
-  double axis_seconds(const StepSettings& settings, const layout::Link& link, const Rings& rings,
-                      size_t begin, size_t end) const;
+  // blocks [begin, end). `splits`: whether backward passes are in two parts.
+  double axis_seconds(const StepSettings& settings, const layout::Link& link,
+                      const Exposed& exposed, bool splits, size_t begin, size_t end) const;
   // Returns the part of axis_seconds() in the forward passes, without recomputation.
   double axis_forward_seconds(const StepSettings& settings, const layout::Link& link,
-                              const Rings& rings, size_t begin, size_t end) const;
+                              const Exposed& exposed, size_t begin, size_t end) const;
   AxisSums axis_sums(const StepSettings& settings, size_t begin, size_t end, const Place& place,
                      int replicas) const;
   // Lets the forward passes of micro-batches take turns (paired_seconds()), two at a time; an odd
@@ -256,16 +264,21 @@ class StepModel {
   // with this rank.
   layout::Link tensor_link(const StepSettings& settings, int first) const;
   layout::Link context_link(const StepSettings& settings, int first) const;
-  // Returns the rings of a profile as context_shard() gives it, over this link, on devices of this
-  // slowness.
-  Rings rings_of(const layout::Profile& profile, int ranks, const layout::Link& link,
-                 double slowness) const;
-  // Set Sums::fastest_axis and Sums::rings.
+  // Returns what is exposed of the messages of a group that computes blocks together, over these
+  // links, on devices of this slowness. `profile` is that of a rank.
+  Exposed exposed_of(const layout::Profile& profile, const BlockAxes& axes,
+                     const layout::Link& tensor, const layout::Link& context,
+                     double slowness) const;
+  std::vector<double> exposed_sums(const layout::Profile& profile, const BlockAxes& axes,
+                                   const layout::Link& link, double slowness) const;
+  // Set Sums::fastest_axis and Sums::exposed.
   void find_fastest(Sums& sums, const layout::Profile& own, const StepSettings& settings) const;
   // Returns numbers that differ between settings whose stages are on different ranks.
   static std::array<int, 3> arrangement(const StepSettings& settings);
   const Place& place_of(const StepSettings& settings, int used, int replicas) const;
   Place find_place(const StepSettings& settings, int used, int replicas) const;
+  // Returns expected_maximum().
+  double lateness_of(int ranks) const;
   const Crossing& crossing_of(const StepSettings& settings, int used, int replicas,
                               int next_replicas) const;
   Crossing find_crossing(const StepSettings& settings, int used, int replicas,
@@ -300,6 +313,11 @@ class StepModel {
   };
   Gather gather(const StepSettings& settings, size_t begin, size_t end, const Place& place,
                 int copies, double pass) const;
+  // Returns the blocks of [begin, end) among which the one is whose reduction ends last: a single
+  // one if each block is a bucket and all reductions wait for the one before, or none does.
+  // `per_byte` is the time of a byte that computing hides. No gather is beside the pass.
+  std::pair<size_t, size_t> latest_buckets(const StepSettings& settings, size_t begin, size_t end,
+                                           const Place& place, double per_byte) const;
   // Returns the part of the passes of blocks [begin, end) for which all their parameters must have
   // been gathered.
   double part_after_gather(const StepSettings& settings, size_t begin, size_t end) const;
@@ -349,12 +367,14 @@ class StepModel {
   std::vector<int> micro_batches_;
   std::vector<size_t> rows_;  // of the cluster's devices, by rank
   std::vector<BlockAxes> axes_;
+  mutable size_t latest_axes_ = 0;   // those of the latest shard_of()
   std::vector<Shard> shards_;        // for each profile, those of all axes_
   std::vector<ClusterLinks> links_;  // by profile
   // Keys: profile, arrangement, used devices and replicas; for crossings, arrangement, used
   // devices, replicas and the next stage's replicas. Filled by const functions, so a model may be
   // used by only one thread at a time. Hashed, because large searches look up millions of them.
   mutable std::unordered_map<PlaceKey, Place, HashOfPlaceKey> places_;
+  mutable std::unordered_map<int, double> lateness_;  // by the number of ranks
   mutable std::unordered_map<PlaceKey, Crossing, HashOfPlaceKey> crossings_;
   // Pipelines whose forward passes take turns have these passes, by stage. Keys: family, whether
   // backward passes have two parts, stages, and micro-batches of a replica.

@@ -44,10 +44,23 @@ std::array<int, 3> StepModel::arrangement(const StepSettings& settings) {
 const StepModel::Place& StepModel::place_of(const StepSettings& settings, int used,
                                             int replicas) const {
   const auto [rows, tensor, context] = arrangement(settings);
-  const std::array key{static_cast<int>(settings.profile), rows, tensor, context, used, replicas};
+  // With sequence parallelism, other times hide other messages.
+  const bool differs = settings.axes.sequence && !shard_of(settings).sums.exposed.sums.empty();
+  const std::array key{static_cast<int>(settings.profile),
+                       rows,
+                       differs ? -tensor : tensor,
+                       context,
+                       used,
+                       replicas};
   const auto found = places_.find(key);
   if (found != places_.end()) return found->second;
   return places_[key] = find_place(settings, used, replicas);
+}
+
+double StepModel::lateness_of(int ranks) const {
+  const auto [found, is_new] = lateness_.try_emplace(ranks, 0);
+  if (is_new) found->second = expected_maximum(ranks);
+  return found->second;
 }
 
 StepModel::Place StepModel::find_place(const StepSettings& settings, int used, int replicas) const {
@@ -73,13 +86,14 @@ StepModel::Place StepModel::find_place(const StepSettings& settings, int used, i
     place.axis = layout::slower(place.axis, tensor_link(settings, first));
     ring = layout::slower(ring, context_link(settings, first));
   }
-  place.lateness = expected_maximum(replicas);
-  place.axis_lateness = expected_maximum(ranks);
+  place.lateness = lateness_of(replicas);
+  place.axis_lateness = lateness_of(ranks);
   place.hosts = static_cast<int>(replicas_of_hosts.size());
   for (const auto& [host, count] : replicas_of_hosts) {
     place.fullest = std::max(place.fullest, settings.copies(count));
   }
-  place.rings = rings_of(shard_of(settings).profile, settings.axes.context, ring, place.slowness);
+  place.exposed =
+      exposed_of(shard_of(settings).profile, settings.axes, place.axis, ring, place.slowness);
   const bool in_groups = static_cast<int>(groups.size()) == place.hosts * tensor;
   place.inside = link(settings.profile, in_groups ? layout::Level::group : layout::Level::host);
   const auto& links = links_[settings.profile];

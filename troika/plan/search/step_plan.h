@@ -56,6 +56,11 @@ struct StepSettings {
   int groups() const { return devices / axes.ranks(); }
   // The forward passes that take turns.
   int passes_together() const { return tensor_overlap ? 2 : 1; }
+  // Whether a run has the stages of a pipeline, which one stage has that combines ZeRO with a
+  // tensor or context axis.
+  bool has_stages() const {
+    return family != StepFamily::one_stage || (axes.ranks() > 1 && zero_stage > 0);
+  }
   // The ranks that have the same parameters of a stage, and average gradients.
   int copies(int replicas) const { return replicas * axes.context; }
   bool operator==(const StepSettings&) const = default;

@@ -136,18 +136,23 @@ class Alternatives {
     if (without && without->lacking_bytes > 0) return;
     std::optional<StepPlan> fastest, nearest;
     if (without && !visits_all()) fastest = with_overlap(*without);
-    for (const auto& settings : settings_of(kind)) {
-      // Among plans of equal time, keeps the one with the earlier axes, and then the one
-      // with fewer devices.
-      const auto limit = [&](const std::optional<StepPlan>& known, double value) {
-        return !known || known->settings.axes == settings.axes ? up_to(value) : value;
-      };
-      auto plan =
-          fastest_estimate(settings, 0, limit(fastest, fastest ? fastest->seconds : kNoTime));
+    const auto all = settings_of(kind);
+    // Among plans of equal time, keeps the one with the earlier axes, and then the one with fewer
+    // devices.
+    const auto limit = [](const std::optional<StepPlan>& known, const StepSettings& settings,
+                          double value) {
+      return !known || known->settings.axes == settings.axes ? up_to(value) : value;
+    };
+    for (const auto& settings : all) {
+      const double known = fastest ? fastest->seconds : kNoTime;
+      auto plan = fastest_estimate(settings, 0, limit(fastest, settings, known));
       if (plan) fastest = std::move(plan);
-      if (fastest || overlaps) continue;
-      plan = least_lacking_stages(model_, settings, places(settings),
-                                  limit(nearest, nearest ? nearest->lacking_bytes : kNoTime));
+    }
+    for (const auto& settings : all) {
+      if (fastest || overlaps) break;
+      const double known = nearest ? nearest->lacking_bytes : kNoTime;
+      auto plan =
+          least_lacking_stages(model_, settings, places(settings), limit(nearest, settings, known));
       if (plan) nearest = std::move(plan);
     }
     if (!fastest && !nearest) return;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "troika/plan/search/step_model.h"
 #include "troika/plan/simulation/collectives.h"
@@ -210,6 +211,26 @@ StepModel::Gather StepModel::gather(const StepSettings& settings, size_t begin, 
   return {.exposed = seconds - hidden, .hidden = hidden};
 }
 
+std::pair<size_t, size_t> StepModel::latest_buckets(const StepSettings& settings, size_t begin,
+                                                    size_t end, const Place& place,
+                                                    double per_byte) const {
+  constexpr double kRounding = 1e-6;
+  const auto& sums = shard_of(settings).sums;
+  static const layout::GradientExchange exchange;
+  const double least = -sums.least_parameters.of(begin, end);
+  if (least < static_cast<double>(std::max(exchange.first_bucket_bytes, exchange.bucket_bytes))) {
+    return {begin, end};
+  }
+  // A reduction beside the backward pass of the block before ends before this pass, or after it.
+  const double slowest = per_byte * sums.most_parameters.of(begin, end);
+  if (slowest * (1 + kRounding) < -sums.shortest_backward.of(begin, end) * place.slowness) {
+    return {begin, begin + 1};
+  }
+  const double longest = sums.longest_backward.of(begin, end) * place.slowness;
+  if (per_byte * least > longest * (1 + kRounding)) return {end - 1, end};
+  return {begin, end};
+}
+
 double StepModel::exposed_reduction(const StepSettings& settings, size_t begin, size_t end,
                                     const Place& place, int copies, double seconds) const {
   const auto& shard = shard_of(settings);
@@ -225,12 +246,15 @@ double StepModel::exposed_reduction(const StepSettings& settings, size_t begin, 
   };
   // Gathers for the pass are under way before.
   const double whole = backward(end);
-  const double most = whole - gather(settings, begin, end, place, copies, whole).hidden;
+  const double hidden = gather(settings, begin, end, place, copies, whole).hidden;
+  const double most = whole - hidden;
   static const layout::GradientExchange exchange;
   const double exposed_per_byte = overlap * seconds / bytes;
   double late = 0, in_bucket = 0;
   auto limit = static_cast<double>(exchange.first_bucket_bytes);
-  for (size_t i = end; i-- > begin;) {
+  const auto latest = hidden == 0 ? latest_buckets(settings, begin, end, place, exposed_per_byte)
+                                  : std::pair(begin, end);
+  for (size_t i = latest.second; i-- > latest.first;) {
     const double own = sums.parameters[i + 1] - sums.parameters[i];
     if (own == 0) continue;
     in_bucket += own;

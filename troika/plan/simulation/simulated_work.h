@@ -27,7 +27,8 @@ struct GradientBucket {
 // Sums over the ranks of a tensor axis in a pass, one after the other.
 struct TensorSums {
   int count = 0;
-  double bytes = 0;  // of each, of a whole tensor
+  double bytes = 0;   // of each, of a whole tensor
+  double beside = 0;  // seconds of computing beside each, if the pass has one part
 
   bool operator==(const TensorSums&) const = default;
 };
@@ -61,8 +62,8 @@ struct StageWork {
   // For a pass that gathers the stage's parameters: the share of its computation that follows the
   // arrival of the last parameter.
   double share_after_gather = 0;
-  // The sums in each pass on a tensor axis, with an entry for each size. A backward pass in two
-  // parts has them in its first part.
+  // The sums in each pass on a tensor axis, with an entry for each kind. A backward pass in two
+  // parts has them in its first part, beside nothing.
   std::vector<TensorSums> forward_sums = {};
   std::vector<TensorSums> backward_sums = {};
   bool sums_tokens = false;  // a sum is a reduce-scatter and an all-gather

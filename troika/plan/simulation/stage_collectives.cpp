@@ -148,9 +148,10 @@ class SumMaker {
     }
   }
 
-  PassSums forward() const { return make(work_.forward_sums, {}, work_.forward_rounds); }
-  PassSums backward() const {
-    return make(work_.backward_sums, work_.backward_gathers, work_.backward_rounds);
+  PassSums forward() const { return make(work_.forward_sums, {}, work_.forward_rounds, false); }
+  // `hides`: whether the pass also computes gradients of parameters, beside its sums.
+  PassSums backward(bool hides) const {
+    return make(work_.backward_sums, work_.backward_gathers, work_.backward_rounds, hides);
   }
   std::vector<PassTurn> turns() const {
     std::vector<PassTurn> made;
@@ -170,17 +171,19 @@ class SumMaker {
   // The collectives take place one after the other, so those of one kind and size form common
   // phases. Groups along one axis have theirs at the same time.
   PassSums make(const std::vector<TensorSums>& sums, const std::vector<TensorSums>& gathers,
-                const std::vector<layout::ContextRounds>& rounds) const {
+                const std::vector<layout::ContextRounds>& rounds, bool hides) const {
     PassSums made{.recipe = {.name = kSums}};
-    const std::vector<CollectiveKind> kinds =
-        work_.sums_tokens ? std::vector{CollectiveKind::reduce_scatter, CollectiveKind::all_gather}
-                          : std::vector{CollectiveKind::all_reduce};
+    const auto kind =
+        work_.sums_tokens ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce;
     for (const auto& sum : sums) {
-      for (const auto kind : kinds) add(made.recipe, phases(kind, sum.bytes, tensor_), sum.count);
+      add_exposed(made.recipe, phases(kind, sum.bytes, tensor_), sum.count, hides ? sum.beside : 0);
       made.recipe.bytes += sum.count * sum.bytes;
+      if (!work_.sums_tokens) continue;
+      add(made.recipe, phases(CollectiveKind::all_gather, sum.bytes, tensor_), sum.count);
     }
     for (const auto& gather : gathers) {
-      add(made.recipe, phases(CollectiveKind::all_gather, gather.bytes, tensor_), gather.count);
+      add_exposed(made.recipe, phases(CollectiveKind::all_gather, gather.bytes, tensor_),
+                  gather.count, hides ? gather.beside : 0);
       made.recipe.bytes += gather.count * gather.bytes;
     }
     for (const auto& round : rounds) {
@@ -208,15 +211,22 @@ class SumMaker {
     }
   }
 
+  // Leaves out what `beside` seconds of computing hide of each.
+  void add_exposed(Recipe& recipe, std::vector<CollectivePhase> phases, double count,
+                   double beside) const {
+    if (beside == 0) return add(recipe, std::move(phases), count);
+    const double alone = seconds_alone(phases, bandwidths_);
+    if (alone == 0) return;
+    const double exposed = layout::exposed_seconds(alone, beside * slowness_, run_.overlap);
+    if (exposed > 0) add(recipe, std::move(phases), count * exposed / alone);
+  }
+
   void add_round(Recipe& recipe, const layout::ContextRounds& round) const {
     const bool is_ring = layout::parse_context_method(run_.plan.stages.context_method) ==
                          layout::ContextMethod::ring;
     auto made =
         phases(is_ring ? CollectiveKind::shift : CollectiveKind::all_to_all, round.bytes, context_);
-    const double alone = seconds_alone(made, bandwidths_);
-    if (alone == 0) return;
-    const double exposed = layout::exposed_seconds(alone, round.beside * slowness_, run_.overlap);
-    if (exposed > 0) add(recipe, std::move(made), round.count * exposed / alone);
+    add_exposed(recipe, std::move(made), round.count, round.beside);
   }
 
   const SimulatedRun& run_;
@@ -243,7 +253,8 @@ Recipes::Recipes(const SimulatedRun& run, const RankPrograms& programs, const Cl
       }
       if (computing.index == 0) {
         const SumMaker maker(run, links, programs.groups()[computing.group], work, slowness);
-        sums.push_back({maker.forward(), maker.backward(), maker.turns()});
+        sums.push_back(
+            {maker.forward(), maker.backward(true), maker.backward(false), maker.turns()});
       }
     }
   }
@@ -256,7 +267,9 @@ const StageRecipes& Recipes::of(int rank, int stage) const {
 const PassSums* Recipes::sums(int rank, const layout::Action& pass) const {
   if (pass.kind == layout::ActionKind::backward_weight) return nullptr;
   const auto& all = sums_[static_cast<size_t>(pass.stage)][programs_.computing(rank).number];
-  const auto& sums = pass.kind == layout::ActionKind::forward ? all.forward : all.backward;
+  const auto& sums = pass.kind == layout::ActionKind::forward    ? all.forward
+                     : pass.kind == layout::ActionKind::backward ? all.backward
+                                                                 : all.backward_input;
   return sums.recipe.phases.empty() ? nullptr : &sums;
 }
 

@@ -29,8 +29,8 @@ struct StageRecipes {
 };
 
 // The sums of a pass over a tensor axis and its messages on a context axis, as one collective of
-// the ranks of both axes. Attention computes beside the messages of rings: the share of a message
-// that it hides is left out.
+// the ranks of both axes. Attention computes beside the messages of rings, and a backward pass that
+// is not in two parts beside its sums: the share of a message that this hides is left out.
 struct PassSums {
   Recipe recipe = {};
   double alone_seconds = 0;  // without other flows on its links
@@ -60,7 +60,7 @@ class Recipes {
 
  private:
   struct StageSums {
-    PassSums forward, backward;
+    PassSums forward, backward, backward_input;
     std::vector<PassTurn> turns;  // of forward passes, if they take turns
   };
   const RankPrograms& programs_;

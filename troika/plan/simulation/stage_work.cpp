@@ -269,30 +269,30 @@ class StageMaker {
 
   void add_sums(StageWork& work, Blocks blocks, const layout::RecomputePlan& segments) const {
     if (plan_.mesh.size(layout::Axis::tensor) == 1) return;
-    const auto add = [&](std::vector<TensorSums>& sums, int count, double bytes) {
-      if (count == 0 || bytes == 0) return;
-      const auto same = std::ranges::find(sums, bytes, &TensorSums::bytes);
-      if (same == sums.end()) {
-        sums.push_back({count, bytes});
-      } else {
-        same->count += count;
+    const auto add = [&](std::vector<TensorSums>& sums, const ProfiledBlock& block,
+                         int layout::TensorCut::*count, double beside) {
+      if (!block.tensor || (*block.tensor).*count == 0 || block.tensor->sum_bytes == 0) return;
+      const double bytes = block.tensor->sum_bytes * options_.samples;
+      for (auto& one : sums) {
+        if (one.bytes != bytes || one.beside != beside) continue;
+        one.count += (*block.tensor).*count;
+        return;
       }
+      sums.push_back({(*block.tensor).*count, bytes, beside});
     };
     const auto add_forward = [&](std::vector<TensorSums>& sums, Blocks added) {
-      for (const auto& block : added) {
-        if (!block.tensor) continue;
-        add(sums, block.tensor->forward_sums, block.tensor->sum_bytes * options_.samples);
-      }
+      for (const auto& block : added) add(sums, block, &layout::TensorCut::forward_sums, 0);
     };
     work.sums_tokens = plan_.stages.sequence_parallel;
     add_forward(work.forward_sums, blocks);
     if (plan_.stages.tensor_overlap) add_turns(work.forward_turns, blocks);
     for (const auto& segment : segments) add_forward(work.backward_sums, part_of(blocks, segment));
     for (const auto& block : blocks) {
-      if (!block.tensor) continue;
-      const double bytes = block.tensor->sum_bytes * options_.samples;
-      add(work.backward_sums, block.tensor->backward_sums, bytes);
-      if (work.sums_tokens) add(work.backward_gathers, block.tensor->backward_gathers, bytes);
+      add(work.backward_sums, block, &layout::TensorCut::backward_sums,
+          seconds(layout::seconds_beside_sum(block)));
+      if (!work.sums_tokens) continue;
+      add(work.backward_gathers, block, &layout::TensorCut::backward_gathers,
+          seconds(layout::seconds_beside_gather(block)));
     }
   }
 
