@@ -10,14 +10,14 @@ namespace {
 
 using layout::Plan;
 
-layout::OuterExchange outer_exchange(const parallel::DiLoCoOptions& own, const std::string& codec) {
+layout::OuterExchange outer_exchange(const parallel::DiLoCoOptions& own) {
   return {.is_on = true,
           .lr = own.outer_lr,
           .momentum = own.outer_momentum,
           .fragments = own.fragments,
           .delay = own.delay,
           .mixing = own.mixing,
-          .codec = codec};
+          .codec = own.codec};
 }
 
 }  // namespace
@@ -26,13 +26,13 @@ void choose_diloco(Plan& plan, const TrainOptions& options, const layout::Cluste
   plan.exchange.method = layout::ExchangeMethod::local_steps;
   plan.exchange.period = options.diloco.inner_steps;
   plan.exchange.warmup_steps = options.diloco.warmup_steps;
-  plan.exchange.outer = outer_exchange(options.diloco, options.diloco.codec);
+  plan.exchange.outer = outer_exchange(options.diloco);
 }
 
 void choose_swarm(Plan& plan, const TrainOptions& options, const layout::Cluster&) {
   plan.exchange.method = layout::ExchangeMethod::collaborative;
   if (!options.swarm.use_local_updates) return;
-  plan.exchange.outer = outer_exchange(options.diloco, options.swarm.grad_compression);
+  plan.exchange.outer = outer_exchange(options.diloco);
 }
 
 void require_outer_steps_fit_swarm(const TrainOptions& options, const Plan& plan) {
@@ -50,7 +50,8 @@ void require_outer_steps_fit_swarm(const TrainOptions& options, const Plan& plan
   const parallel::DiLoCoOptions defaults;
   require(!options.swarm.delay_optimizer_step, "swarm.delay_optimizer_step true", "false",
           "diloco.delay lets peers train while their changes are averaged");
-  require(own.codec == defaults.codec, "diloco.codec " + own.codec, defaults.codec,
+  const auto& codec = plan.exchange.outer.codec;
+  require(codec == defaults.codec, "diloco.codec " + codec, defaults.codec,
           "swarm.grad_compression compresses the changes");
   require(own.inner_steps == defaults.inner_steps,
           fmt::format("diloco.inner_steps {}", own.inner_steps), "none",

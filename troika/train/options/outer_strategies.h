@@ -8,7 +8,6 @@
 namespace troika::train {
 
 void choose_diloco(layout::Plan& plan, const TrainOptions& options, const layout::Cluster&);
-// Outer steps of a swarm take what they can of [diloco], and the compression of [swarm].
 void choose_swarm(layout::Plan& plan, const TrainOptions& options, const layout::Cluster&);
 // Throws Error(usage) for options that have no meaning in a swarm with outer steps.
 void require_outer_steps_fit_swarm(const TrainOptions& options, const layout::Plan& plan);
