@@ -335,6 +335,16 @@ TEST(Plan, IsExplained) {
                                     .outer = {.is_on = true}}}),
               HasSubstr("every 5 steps, by an outer SGD of rate 0.7 and momentum 0.9; the first 7 "
                         "steps average gradients"));
+  // Rounds of a swarm have no fixed number of steps, which fragments and delays would have to fit.
+  Plan rounds{.exchange = {.method = ExchangeMethod::collaborative,
+                           .outer = {.is_on = true, .fragments = 2, .delay = 3}}};
+  EXPECT_NO_THROW(rounds.verify());
+  EXPECT_THAT(explain(rounds),
+              HasSubstr("the peers of a swarm step by themselves and average parameters in rounds, "
+                        "by an outer SGD of rate 0.7 and momentum 0.9, in 2 fragments, 3 steps "
+                        "after they were sent"));
+  rounds.exchange.outer.is_on = false;
+  EXPECT_THROW(rounds.verify(), Error);
   EXPECT_THAT(
       explain({.exchange = {.method = ExchangeMethod::servers,
                             .servers = {.consistency = "bounded", .delay = 2, .count = 3}}}),

@@ -17,20 +17,6 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// Ends the pause of another peer at a step.
-class RemovesFile : public Callback {
- public:
-  RemovesFile(std::filesystem::path file, int64_t step) : file_(std::move(file)), step_(step) {}
-  std::string name() const override { return "removes_file"; }
-  void on_train_batch_start(FitContext& context, const data::Batch&) override {
-    if (context.at.step >= step_) std::filesystem::remove(file_);
-  }
-
- private:
-  const std::filesystem::path file_;
-  const int64_t step_;
-};
-
 // Begins the pause of the own peer at a step, in its first micro-batch.
 class MakesFile : public Callback {
  public:

@@ -16,19 +16,6 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// Ends a peer.
-class LeavesAt : public Callback {
- public:
-  explicit LeavesAt(int64_t step) : step_(step) {}
-  std::string name() const override { return "leaves_at"; }
-  void on_train_batch_start(FitContext& context, const data::Batch&) override {
-    if (context.at.step >= step_) throw Error("test", ErrorKind::failure, {.what = "lost"});
-  }
-
- private:
-  const int64_t step_;
-};
-
 // The time of a run is its own, whatever states it takes.
 class ExpectsOwnTime : public Callback {
  public:
@@ -58,19 +45,6 @@ TEST_F(SwarmTraining, IsThatOfOneProcessOnTheSamplesOfAll) {
     EXPECT_EQ(course.summary.metrics.at("swarm_peers"), 3);
   }
 }
-
-// The gradients of one of its micro-batches are not finite.
-class SickTask : public Task {
- public:
-  using Task::Task;
-  at::Tensor training_step(const data::Batch& batch) override {
-    const auto loss = Task::training_step(batch);
-    return ++calls_ == 3 ? loss * NAN : loss;
-  }
-
- private:
-  int calls_ = 0;
-};
 
 TEST_F(SwarmTraining, LeavesOutGradientsThatAreNotFinite) {
   options_.trainer.terminate_on_nan = false;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -116,6 +117,46 @@ class WaitsFor : public Callback {
   const int count_;
   const int64_t step_;
   parallel::SwarmMember& member_;
+};
+
+// Ends a peer.
+class LeavesAt : public Callback {
+ public:
+  explicit LeavesAt(int64_t step) : step_(step) {}
+  std::string name() const override { return "leaves_at"; }
+  void on_train_batch_start(FitContext& context, const data::Batch&) override {
+    if (context.at.step >= step_) throw Error("test", ErrorKind::failure, {.what = "lost"});
+  }
+
+ private:
+  const int64_t step_;
+};
+
+// Ends the pause of another peer at a step.
+class RemovesFile : public Callback {
+ public:
+  RemovesFile(std::filesystem::path file, int64_t step) : file_(std::move(file)), step_(step) {}
+  std::string name() const override { return "removes_file"; }
+  void on_train_batch_start(FitContext& context, const data::Batch&) override {
+    if (context.at.step >= step_) std::filesystem::remove(file_);
+  }
+
+ private:
+  const std::filesystem::path file_;
+  const int64_t step_;
+};
+
+// The gradients of one of its micro-batches are not finite.
+class SickTask : public Task {
+ public:
+  using Task::Task;
+  at::Tensor training_step(const data::Batch& batch) override {
+    const auto loss = Task::training_step(batch);
+    return ++calls_ == 3 ? loss * NAN : loss;
+  }
+
+ private:
+  int calls_ = 0;
 };
 
 class SwarmTraining : public CourseTest {

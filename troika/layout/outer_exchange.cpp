@@ -14,6 +14,7 @@ void OuterExchange::verify(int64_t period) const {
     }
     return;
   }
+  if (period == 0) return;
   if (period % fragments != 0) {
     refuse("fragments of outer steps", fmt::format("{} inner steps for {}", period, fragments),
            "a multiple of the number of fragments, so that one steps at a time");

@@ -24,7 +24,7 @@ struct OuterExchange {
   // Returns the number of inner steps between two outer steps, of fragments that each step every
   // `period` inner steps.
   int64_t interval(int64_t period) const { return period / fragments; }
-  // Throws Error(usage) for values that do not go together.
+  // Throws Error(usage) for values that do not go together. `period` 0: it is not fixed.
   void verify(int64_t period) const;
   // Continues "ranks step by themselves and average parameters every N steps"; empty if not on.
   std::string text() const;

@@ -365,7 +365,7 @@ void Plan::verify() const {
     refuse("servers.replicas", std::to_string(servers.replicas),
            fmt::format("fewer than the {} server{}", count, count == 1 ? "" : "s"));
   }
-  exchange.outer.verify(exchange.period);
+  exchange.outer.verify(exchange.method == ExchangeMethod::collaborative ? 0 : exchange.period);
   if (threads > 0 && exchange.method != ExchangeMethod::all_reduce) {
     refuse("mesh.threads", fmt::format("{} with {}", threads, method_name(exchange.method)),
            "0, or exchange.method all_reduce");

@@ -80,7 +80,11 @@ std::string exchange_text(const Plan& plan) {
     case ExchangeMethod::fault_tolerant:
       return "each step averages the gradients of the replicas that are there";
     case ExchangeMethod::collaborative:
-      return "each step averages the gradients of the peers of a swarm that are there";
+      if (!exchange.outer.is_on) {
+        return "each step averages the gradients of the peers of a swarm that are there";
+      }
+      return "the peers of a swarm step by themselves and average parameters in rounds" +
+             exchange.outer.text();
     case ExchangeMethod::local_steps:
       break;
   }

@@ -251,6 +251,11 @@ void add_options(config::Table& table, SwarmSection& options) {
   table.add("swarm.delay_optimizer_step", &options.delay_optimizer_step,
             "swarm: peers compute the gradients of a step while those of the step before are "
             "averaged, so each update is one step late; the same on all peers");
+  table.add(
+      "swarm.use_local_updates", &options.use_local_updates,
+      "swarm: peers train by themselves, and a step is a round, after which an outer SGD steps "
+      "by the mean of their changes, with diloco.outer_lr, outer_momentum, fragments, delay "
+      "and mixing; the same on all peers");
   table.add("swarm.bandwidth_megabits", &options.bandwidth_megabits,
             "swarm: bandwidth of this peer's link in Mbit/s, each way, which decides how much of "
             "the gradient it reduces; 0: not known; all peers should tell it, or none",

@@ -132,6 +132,7 @@ struct SwarmSection {
   std::string grad_compression = "none";
   int64_t grad_compression_threshold = 65536;  // elements
   bool delay_optimizer_step = false;
+  bool use_local_updates = false;    // outer steps, of the values in [diloco]
   double bandwidth_megabits = 0;     // per second, each way; 0: not told
   double max_upload_megabits = 0;    // per second; 0: no limit
   double max_download_megabits = 0;  // per second; 0: no limit

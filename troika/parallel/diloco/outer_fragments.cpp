@@ -124,6 +124,11 @@ void OuterFragments::hide() {
   own_.clear();
 }
 
+void OuterFragments::adopt() {
+  show();
+  own_.clear();
+}
+
 optim::NamedTensors OuterFragments::state() const {
   optim::NamedTensors result;
   size_t at = 0;

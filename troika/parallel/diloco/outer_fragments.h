@@ -51,10 +51,14 @@ class OuterFragments {
   // Gives the module back its own values.
   void hide();
   bool is_shown() const { return !own_.empty(); }
+  // The outer values become the module's own, too.
+  void adopt();
 
   // "anchor.<name>", the outer values, or with is_shown() "own.<name>", the module's own, and
   // "outer.*". The tensors share memory with this object.
   optim::NamedTensors state() const;
+  // The entries "outer.*" of state() under their own names: the states of the outer optimizer.
+  optim::NamedTensors optimizer_state() const { return optimizer_->state(); }
   // Takes its entries out of `state`. The module must hold the values that it had then. Returns the
   // name of an entry that is missing or of another shape, and then changes nothing; otherwise
   // empty.

@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "troika/parallel/exchange.h"
-#include "troika/parallel/swarm/swarm_member.h"
+#include "troika/parallel/swarm/swarm_store.h"
 
 namespace troika::parallel {
 
@@ -20,28 +19,24 @@ namespace troika::parallel {
 //
 // With delayed updates, a mean is kept until it is applied, and is a part of the state: gradients
 // as delayed.gradient.NAME, and buffers as delayed.buffer.NAME.
-//
-// The engine of a swarm decides when a step is made, so that finish_backward() does nothing.
-class SwarmExchange : public Exchange {
+class SwarmExchange : public SwarmStore {
  public:
-  // Both must outlive this object.
-  SwarmExchange(torch::nn::Module& module, SwarmMember& member);
+  using SwarmStore::SwarmStore;
 
-  bool is_double() const { return is_double_; }
-  // How many numbers at the beginning of the values are not compressed, and how many there are.
-  size_t exact() const;
+  size_t exact() const override;
+  bool compresses() const override { return exact() < size(); }
+  // How many values there are.
   size_t size() const;
-  // Names, shapes and types of the values.
-  std::string schema() const;
+  // That of the module, and of the delayed mean.
+  std::string digest() const override;
+  // With a delayed mean, the swarm is a step ahead of the weights.
+  int64_t steps_ahead() const override { return delayed_ ? 1 : 0; }
   // Returns the values, with the gradients times `factor`. Only gradients can be other than finite.
   at::Tensor gather(double factor) const;
   // Replaces gradients and buffers. A parameter without a gradient at all peers gets none; at some
   // peers, theirs counts as zero. A buffer becomes the mean of those that are finite; if none is,
   // it stays as it is.
   void spread(const at::Tensor& values);
-
-  // Throws Error(usage): the weight of a peer is its number of samples.
-  bool begin_step(double weight) override;
 
   // Gives values to an average, which is on its way then. The values are this object's from now on.
   void begin_average(at::Tensor values, double weight);
@@ -52,8 +47,6 @@ class SwarmExchange : public Exchange {
   bool has_average() const { return is_averaging_ || has_delayed(); }
   // spread() of the delayed mean, which is applied then.
   void spread_delayed() { spread(*std::exchange(delayed_, std::nullopt)); }
-  // Digest of the delayed mean.
-  std::string delayed_digest() const;
 
   // Gradients of the next step, beside those of a mean that is applied: one for each parameter, or
   // an undefined tensor.
@@ -66,13 +59,8 @@ class SwarmExchange : public Exchange {
   // Sets the buffers to those of that time, for the next forward pass.
   void go_on_with_buffers();
 
-  void finish_backward() override {}
-  bool set_syncing(bool syncing) override { return std::exchange(is_syncing_, syncing); }
-  std::vector<optim::Parameter> parameters() const override { return parameters_; }
   void step_by(const std::function<void()>& update) override { update(); }
   void synchronize_replicas() override {}
-  // swarm_peers: of the last group; swarm_steps, swarm_whole_steps, swarm_lone_steps, swarm_loads.
-  std::vector<std::pair<std::string, double>> take_statistics() override;
   // Waits for an average that is on its way.
   void fetch_states() override;
   void make_whole() override { fetch_states(); }
@@ -82,8 +70,7 @@ class SwarmExchange : public Exchange {
 
  private:
   // How many numbers stand before the gradients.
-  int64_t flags() const { return static_cast<int64_t>(parameters_.size() + buffers_.size()); }
-  bool is_compressed(const at::Tensor& parameter) const;
+  int64_t flags() const { return static_cast<int64_t>(trained().size() + buffers().size()); }
   void keep_begun();
   // A tensor in the values, and the share of the weights of peers that have it.
   struct Part {
@@ -94,11 +81,6 @@ class SwarmExchange : public Exchange {
   // First those of gradients, and then those of buffers; they share memory with `values`.
   std::vector<Part> parts_of(const at::Tensor& values) const;
 
-  SwarmMember& member_;
-  const std::vector<optim::Parameter> parameters_;
-  std::vector<std::pair<std::string, at::Tensor>> buffers_;
-  bool is_double_ = false;
-  bool is_syncing_ = true;
   bool is_averaging_ = false;
   at::Tensor given_;                   // to the average that is on its way
   std::optional<at::Tensor> delayed_;  // a mean that is not applied yet

@@ -22,6 +22,8 @@
 #include "troika/parallel/servers/local_sums.h"
 #include "troika/parallel/servers/summation.h"
 #include "troika/parallel/sharded.h"
+#include "troika/parallel/swarm/local_updates.h"
+#include "troika/parallel/swarm/swarm_exchange.h"
 #include "troika/parallel/tensor/tensor_exchange.h"
 #include "troika/parallel/warm_up.h"
 #include "troika/train/engine/served_exchange.h"
@@ -103,6 +105,13 @@ void require_momentum_fits(const layout::Plan& plan, const OptimizerRecipe& reci
                .expected = "at most one of them above 0"});
 }
 
+parallel::OuterOptions outer_options(const layout::OuterExchange& outer) {
+  return {.lr = outer.lr,
+          .momentum = outer.momentum,
+          .fragments = outer.fragments,
+          .mixing = outer.mixing};
+}
+
 std::unique_ptr<Exchange> make_diloco(const layout::GradientExchange& exchange,
                                       torch::nn::Module& module,
                                       std::unique_ptr<parallel::ReplicaMean> mean, Trace* trace) {
@@ -110,11 +119,7 @@ std::unique_ptr<Exchange> make_diloco(const layout::GradientExchange& exchange,
   return std::make_unique<parallel::DiLoCo>(
       module, std::move(mean),
       parallel::DiLoCoSchedule{.inner_steps = exchange.period, .delay = outer.delay},
-      parallel::OuterOptions{.lr = outer.lr,
-                             .momentum = outer.momentum,
-                             .fragments = outer.fragments,
-                             .mixing = outer.mixing},
-      trace);
+      outer_options(outer), trace);
 }
 
 void require_replicas(const layout::Plan& plan, const Task& task) {
@@ -256,6 +261,18 @@ std::unique_ptr<Exchange> make_quorum_exchange(const layout::Plan& plan,
   }
   return std::make_unique<parallel::FaultTolerant>(
       module, member, parallel::FaultTolerantOptions{.require_finite = require_finite});
+}
+
+std::unique_ptr<Exchange> make_swarm_exchange(const layout::Plan& plan, const TrainOptions& options,
+                                              torch::nn::Module& module,
+                                              parallel::SwarmMember& member, Trace* trace) {
+  const auto& outer = plan.exchange.outer;
+  if (!outer.is_on) return std::make_unique<parallel::SwarmExchange>(module, member);
+  return std::make_unique<parallel::LocalUpdates>(
+      module, member,
+      parallel::LocalUpdatesOptions{.outer = outer_options(outer),
+                                    .require_finite = options.trainer.terminate_on_nan,
+                                    .trace = trace});
 }
 
 std::unique_ptr<Exchange> make_replica_exchange(const layout::Plan& plan,

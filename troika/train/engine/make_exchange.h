@@ -15,6 +15,10 @@ namespace troika {
 class Trace;
 }
 
+namespace troika::parallel {
+class SwarmMember;
+}
+
 namespace troika::quorum {
 class Member;
 }
@@ -52,6 +56,13 @@ std::unique_ptr<parallel::Exchange> make_quorum_exchange(const layout::Plan& pla
                                                          const TrainOptions& options,
                                                          torch::nn::Module& module,
                                                          quorum::Member& member, Trace* trace);
+
+// Makes the exchange of method collaborative over the peers of a swarm. The member must outlive it.
+std::unique_ptr<parallel::Exchange> make_swarm_exchange(const layout::Plan& plan,
+                                                        const TrainOptions& options,
+                                                        torch::nn::Module& module,
+                                                        parallel::SwarmMember& member,
+                                                        Trace* trace);
 
 // Makes the exchange of a plan of method downpour or sandblaster for `module`: the task's, or the
 // part of it that this place of a replica has. Throws Error(usage) like make_exchange(). Called by

@@ -17,9 +17,10 @@
 #include "troika/nn/state.h"
 #include "troika/observe/step_times.h"
 #include "troika/parallel/pipeline/left_out.h"
-#include "troika/parallel/swarm/swarm_exchange.h"
+#include "troika/parallel/swarm/swarm_member.h"
 #include "troika/train/engine/asynchronous_engine.h"
 #include "troika/train/engine/delayed_swarm_engine.h"
+#include "troika/train/engine/local_swarm_engine.h"
 #include "troika/train/engine/make_exchange.h"
 #include "troika/train/engine/make_offload.h"
 #include "troika/train/engine/make_whole.h"
@@ -140,7 +141,8 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
   exchange_ =
       setup.quorum
           ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum, setup.trace)
-      : setup.swarm ? std::make_unique<parallel::SwarmExchange>(task.module(), *setup.swarm)
+      : setup.swarm
+          ? make_swarm_exchange(plan, setup.options, task.module(), *setup.swarm, setup.trace)
       : plan.trains_replicas()
           ? make_replica_exchange(plan, setup.options, recipe_, task, task.module(),
                                   setup.replicas
@@ -243,9 +245,10 @@ StepResult SingleStageEngine::step(MicroBatches& batches) {
 
 std::optional<std::pair<at::Tensor, int64_t>> SingleStageEngine::accumulate(MicroBatches& batches,
                                                                             bool is_first) {
-  exchange_->begin_training();
   const auto* loaded = batches.next();
   if (!loaded) return std::nullopt;
+  // After the hooks of next(), which may save the state.
+  exchange_->begin_training();
   return with_plain_errors(
       "training_step",
       [&] {
@@ -332,6 +335,9 @@ std::unique_ptr<Engine> make_engine(const EngineSetup& setup) {
   if (setup.plan.is_asynchronous()) return std::make_unique<AsynchronousEngine>(setup);
   if (is_pipeline(setup.plan)) return std::make_unique<PipelineEngine>(setup);
   if (setup.plan.steps_on_all_samples()) return std::make_unique<SandblasterEngine>(setup);
+  if (setup.swarm && setup.plan.exchange.outer.is_on) {
+    return std::make_unique<LocalSwarmEngine>(setup);
+  }
   if (setup.swarm && setup.swarm->delays()) return std::make_unique<DelayedSwarmEngine>(setup);
   if (setup.swarm) return std::make_unique<SwarmEngine>(setup);
   return std::make_unique<SingleStageEngine>(setup);

@@ -4,20 +4,15 @@
 #include <utility>
 
 #include "troika/base/clock.h"
-#include "troika/base/error.h"
-#include "troika/base/log.h"
 #include "troika/compat/torch.h"
 #include "troika/nn/state.h"
 #include "troika/observe/step_times.h"
-#include "troika/train/options/options.h"
 #include "troika/train/task/task.h"
 
 namespace troika::train {
 
 SwarmEngine::SwarmEngine(const EngineSetup& setup)
-    : SingleStageEngine(setup),
-      swarm_(*setup.swarm),
-      gradients_(dynamic_cast<parallel::SwarmExchange&>(exchange())) {
+    : SwarmSteps(setup), gradients_(dynamic_cast<parallel::SwarmExchange&>(exchange())) {
   keep_buffers();
 }
 
@@ -59,15 +54,7 @@ at::Tensor SwarmEngine::contribution(Portion& own) {
   auto values =
       gradients_.gather(1.0 / static_cast<double>(std::max<int64_t>(1, own.micro_batches)));
   if (!values.isfinite().all().item<bool>()) {
-    if (setup().options.trainer.terminate_on_nan) {
-      throw Error("train", ErrorKind::failure,
-                  {.what = "the gradients of this peer are not finite",
-                   .got = "inf or nan",
-                   .expected = "numbers",
-                   .hint = "the other peers go on without it; trainer.terminate_on_nan=false "
-                           "leaves its samples out and trains on"});
-    }
-    log::warn("[swarm] gradients that are not finite: {} samples are left out", own.samples);
+    leave_out(own.samples);
     own.samples = 0;
     values.zero_();
   }
@@ -82,27 +69,17 @@ bool SwarmEngine::add_micro_batch(MicroBatches& batches, Portion& own, bool coun
   ++own.micro_batches;
   own.samples += computed->second;
   if (!counts) return true;
-  swarm_.report({.samples = computed->second,
-                 .loss = own.loss->item<double>(),
-                 .seconds = computing.seconds()},
-                setup().stops);
+  swarm().report({.samples = computed->second,
+                  .loss = own.loss->item<double>(),
+                  .seconds = computing.seconds()},
+                 setup().stops);
   return true;
-}
-
-void SwarmEngine::finish(MicroBatches& batches, Portion& own) {
-  if (own.loss) batches.done(*std::exchange(own.loss, std::nullopt));
-}
-
-void SwarmEngine::end_step(MicroBatches& batches, Portion& own) {
-  if (!own.loss) return batches.end_without();
-  batches.end_with_next();
-  finish(batches, own);
 }
 
 parallel::SwarmMember::Outcome SwarmEngine::average(Portion& own) {
   auto values = contribution(own);
-  swarm_.contribute(values, static_cast<double>(own.samples));
-  const auto outcome = swarm_.finish(values, setup().stops);
+  swarm().contribute(values, static_cast<double>(own.samples));
+  const auto outcome = swarm().finish(values, setup().stops);
   if (outcome == Outcome::averaged) gradients_.spread(values);
   return outcome;
 }
@@ -111,10 +88,10 @@ StepResult SwarmEngine::step(MicroBatches& batches) {
   Portion own;
   for (;;) {
     auto outcome = Outcome::no_step;
-    const bool is_paused = swarm_.is_paused();
-    if (swarm_.is_behind()) {
+    const bool is_paused = swarm().is_paused();
+    if (swarm().is_behind()) {
       outcome = Outcome::behind;
-    } else if ((own.micro_batches > 0 || is_paused) && swarm_.is_due()) {
+    } else if ((own.micro_batches > 0 || is_paused) && swarm().is_due()) {
       outcome = average(own);
       setup().times.end(observe::Phase::exposed_communication);
       if (own.samples == 0) own.micro_batches = 0;
@@ -122,7 +99,7 @@ StepResult SwarmEngine::step(MicroBatches& batches) {
     if (outcome == Outcome::averaged) break;
     if (outcome == Outcome::no_step && is_paused) {
       // A micro-batch from before may be the last one of the step.
-      if (swarm_.rest(setup().stops)) continue;
+      if (swarm().rest(setup().stops)) continue;
       outcome = Outcome::stopped;
     }
     finish(batches, own);

@@ -8,8 +8,7 @@
 #include "troika/base/random.h"
 #include "troika/base/temporary_folder.h"
 #include "troika/compat/torch.h"
-#include "troika/nn/state.h"
-#include "troika/parallel/swarm/swarm_exchange.h"
+#include "troika/parallel/swarm/swarm_store.h"
 #include "troika/swarm/identity.h"
 #include "troika/train/loop/fit.h"
 #include "troika/train/options/limits.h"
@@ -19,19 +18,9 @@ namespace troika::train {
 
 namespace {
 
-// The same for equal modules.
-std::string digest_of_state(const torch::nn::Module& module) {
-  std::string digests;
-  for (const auto& [name, tensor] : nn::named_state(module)) {
-    const auto values = tensor.detach().contiguous();
-    digests += name + swarm::digest_of({static_cast<const char*>(values.data_ptr()),
-                                        static_cast<size_t>(values.nbytes())});
-  }
-  return swarm::digest_of(digests);
-}
-
 // The options of averages that all peers must share.
-std::string description_of_average(const parallel::SwarmSection& options) {
+std::string description_of_average(const parallel::SwarmSection& options,
+                                   const layout::OuterExchange& outer) {
   auto text = fmt::format("swarm.aggregation {}, swarm.target_group_size {}", options.aggregation,
                           options.target_group_size);
   text += ", swarm.grad_compression " + options.grad_compression;
@@ -39,6 +28,11 @@ std::string description_of_average(const parallel::SwarmSection& options) {
     text += fmt::format(" from {} elements", options.grad_compression_threshold);
   }
   if (options.delay_optimizer_step) text += ", swarm.delay_optimizer_step true";
+  if (outer.is_on) {
+    text += fmt::format(
+        ", swarm.use_local_updates true, diloco.outer_lr {}, outer_momentum {}, fragments {}",
+        outer.lr, outer.momentum, outer.fragments);
+  }
   return text;
 }
 
@@ -47,7 +41,7 @@ std::string description_of_average(const parallel::SwarmSection& options) {
 void Fit::join_swarm() {
   auto& swarm = *setup_.swarm;
   const auto& options = setup_.options;
-  const auto& gradients = dynamic_cast<const parallel::SwarmExchange&>(engine_->store());
+  const auto& store = dynamic_cast<const parallel::SwarmStore&>(engine_->store());
   const auto seed = mix(static_cast<uint64_t>(options.run.seed),
                         std::stoull(swarm.name().substr(0, 16), nullptr, 16),
                         static_cast<uint64_t>(epochs_.at().step));
@@ -55,28 +49,26 @@ void Fit::join_swarm() {
       setup_.training, std::min(options.data.batch_size, epochs_.global_batch()), seed,
       loader_options(options, engine_->placement().device.type()));
   const auto optimizer = options.optimizer.name;
-  const auto average = description_of_average(options.swarm);
+  const auto average = description_of_average(options.swarm, setup_.plan.exchange.outer);
   // All that makes two peers' states unequal, or of no use to each other.
-  const auto schema = fmt::format("{}{} {} {} {}", gradients.schema(), optimizer, options.run.seed,
+  const auto schema = fmt::format("{}{} {} {} {}", store.schema(), optimizer, options.run.seed,
                                   swarm.target_batch(), average);
-  if (options.swarm.grad_compression != "none" && gradients.exact() == gradients.size()) {
+  if (options.swarm.grad_compression != "none" && !store.compresses()) {
     log::warn(
         "[swarm] swarm.grad_compression {} compresses nothing: no parameter has {} elements "
         "(swarm.grad_compression_threshold)",
         options.swarm.grad_compression, options.swarm.grad_compression_threshold);
   }
-  auto state = digest_of_state(setup_.task.module());
-  if (gradients.has_delayed()) state = swarm::digest_of(state + gradients.delayed_digest());
-  // With a delayed mean, the swarm is a step ahead of the weights.
-  swarm.begin({.step = epochs_.at().step + (gradients.has_delayed() ? 1 : 0),
-               .state = state,
+  engine_->store().fetch_states();
+  swarm.begin({.step = epochs_.at().step + store.steps_ahead(),
+               .state = store.digest(),
                .schema = swarm::digest_of(schema),
                .model = fmt::format(
                    "{} with {} trained parameters, {}, run.seed {}, {}",
                    options.model.name.empty() ? setup_.task.module().name() : options.model.name,
                    setup_.trainable, optimizer, options.run.seed, average),
-               .is_double = gradients.is_double(),
-               .exact = gradients.exact(),
+               .is_double = store.is_double(),
+               .exact = store.exact(),
                .save =
                    [this] {
                      const TemporaryFolder folder;
@@ -95,6 +87,7 @@ bool Fit::take_swarm_state() {
                                .context = context_,
                                .log = log_,
                                .engine = *engine_});
+  dynamic_cast<parallel::SwarmStore&>(engine_->store()).join();
   log::info("[swarm] has the state of step {}", epochs_.at().step);
   return true;
 }

@@ -11,6 +11,7 @@
 #include "troika/base/config.h"
 #include "troika/base/error.h"
 #include "troika/base/text.h"
+#include "troika/train/options/outer_strategies.h"
 #include "troika/train/options/pipeline_mesh.h"
 #include "troika/train/options/server_strategies.h"
 
@@ -100,25 +101,9 @@ void post_local_sgd(Plan& plan, const TrainOptions& options, const Cluster& clus
   plan.exchange.warmup_steps = options.local_sgd.warmup_steps;
 }
 
-void diloco(Plan& plan, const TrainOptions& options, const Cluster&) {
-  const auto& own = options.diloco;
-  auto& exchange = plan.exchange;
-  exchange.method = ExchangeMethod::local_steps;
-  exchange.period = own.inner_steps;
-  exchange.warmup_steps = own.warmup_steps;
-  exchange.outer = {.is_on = true,
-                    .lr = own.outer_lr,
-                    .momentum = own.outer_momentum,
-                    .fragments = own.fragments,
-                    .delay = own.delay,
-                    .mixing = own.mixing,
-                    .codec = own.codec};
-}
-
-// Each replica, or peer, is a run of one process (docs/fault-tolerance.md, docs/swarm.md).
-template <ExchangeMethod method>
-void in_own_runs(Plan& plan, const TrainOptions&, const Cluster&) {
-  plan.exchange.method = method;
+// Each replica is a run of one process (docs/fault-tolerance.md).
+void fault_tolerant(Plan& plan, const TrainOptions&, const Cluster&) {
+  plan.exchange.method = ExchangeMethod::fault_tolerant;
 }
 
 void threads(Plan& plan, const TrainOptions& options, const Cluster&) {
@@ -236,13 +221,13 @@ constexpr std::array kStrategies{
     Strategy{"zero3", "zero3", zero<3>},
     Strategy{"local_sgd", "local_sgd", local_sgd},
     Strategy{"post_local_sgd", "post_local_sgd", post_local_sgd},
-    Strategy{"diloco", "diloco", diloco},
+    Strategy{"diloco", "diloco", choose_diloco},
     Strategy{"parameter_server", "parameter_server", choose_servers},
     Strategy{"downpour", "downpour", downpour},
     Strategy{"sandblaster", "sandblaster", choose_sandblaster},
     Strategy{kSummationStrategy, kSummationStrategy, choose_byteps},
-    Strategy{"ft_ddp", "ft_ddp", in_own_runs<ExchangeMethod::fault_tolerant>},
-    Strategy{kSwarmStrategy, kSwarmStrategy, in_own_runs<ExchangeMethod::collaborative>},
+    Strategy{"ft_ddp", "ft_ddp", fault_tolerant},
+    Strategy{kSwarmStrategy, kSwarmStrategy, choose_swarm},
     Strategy{"dp", "dp", threads},
     Strategy{kPipeline, kPipeline, pipeline},
     Strategy{"naive", "naive", pipeline},
@@ -386,9 +371,10 @@ TrainOptions with_plan(TrainOptions options) {
 }
 
 bool is_planned(const std::string& key) {
-  constexpr std::array kPlanned{"trainer.strategy",      "trainer.accumulate_grad_batches",
-                                "trainer.precision",     "trainer.recompute",
-                                "comm.bucket_megabytes", "comm.first_bucket_megabytes"};
+  constexpr std::array kPlanned{"trainer.strategy",       "trainer.accumulate_grad_batches",
+                                "trainer.precision",      "trainer.recompute",
+                                "comm.bucket_megabytes",  "comm.first_bucket_megabytes",
+                                "swarm.use_local_updates"};
   constexpr std::array kSections{"ddp.",    "horovod.", "zero.",     "local_sgd.",
                                  "diloco.", "server.",  "downpour.", "sandblaster.",
                                  "byteps.", "mesh.",    "pipeline.", "offload."};

@@ -226,7 +226,8 @@ std::shared_ptr<QuorumRun> make_quorum_run(const TrainOptions& options,
                                            const cluster::Environment& environment,
                                            const cluster::Variables& variables) {
   const auto is_diloco = [&] {
-    return resolve_plan(options, layout::Cluster()).exchange.outer.is_on;
+    const auto exchange = resolve_plan(options, layout::Cluster()).exchange;
+    return exchange.method == layout::ExchangeMethod::local_steps && exchange.outer.is_on;
   };
   if (trains_in_quorum(options) || (variables(kLighthouseVariable) && is_diloco())) {
     return std::make_shared<QuorumRun>(options, find_quorum_place(environment, variables));

@@ -20,6 +20,7 @@
 #include "troika/nn/precision.h"
 #include "troika/observe/summary.h"
 #include "troika/train/options/limits.h"
+#include "troika/train/options/outer_strategies.h"
 #include "troika/train/options/resolve_plan.h"
 
 namespace troika::train {
@@ -129,14 +130,15 @@ std::optional<net::Address> announced(const parallel::SwarmSection& own,
 }
 
 // Sets the options that are the same on all peers, and those of this one in the configuration.
-void set_peer_options(swarm::PeerOptions<double>& peer, const TrainOptions& options) {
+void set_peer_options(swarm::PeerOptions<double>& peer, const TrainOptions& options,
+                      const layout::OuterExchange& outer) {
   const auto& own = options.swarm;
   peer.run = own.run;
   peer.target_batch = options.data.global_batch_size;
   peer.aggregation =
       own.aggregation == "mean" ? swarm::Aggregation::mean : swarm::Aggregation::centred_clip;
   peer.group_size = static_cast<size_t>(own.target_group_size);
-  peer.overlaps = own.delay_optimizer_step;
+  peer.overlaps = outer.is_on ? outer.delay > 0 : own.delay_optimizer_step;
   peer.mode = own.mode == "client" ? swarm::Mode::client : swarm::Mode::node;
   peer.discovery_time = duration_of(own.discovery_seconds);
   peer.matchmaking_time = duration_of(own.matchmaking_seconds);
@@ -190,6 +192,8 @@ std::shared_ptr<parallel::SwarmMember> make_swarm_member(const TrainOptions& opt
                                                          const cluster::Variables& variables) {
   if (!trains_in_swarm(options)) return nullptr;
   require_supported(options, environment);
+  const auto plan = resolve_plan(options, layout::Cluster());
+  require_outer_steps_fit_swarm(options, plan);
   const auto& own = options.swarm;
   const swarm::BandwidthCap cap{
       .up = cap_of(own.max_upload_megabits, "swarm.max_upload_megabits"),
@@ -206,7 +210,7 @@ std::shared_ptr<parallel::SwarmMember> make_swarm_member(const TrainOptions& opt
   member.processor_share = own.processor_share;
   member.pauses = pauses_of(own);
   member.version = observe::troika_version();
-  set_peer_options(member.peer, options);
+  set_peer_options(member.peer, options, plan.exchange.outer);
   const double slowest = std::min(cap.up, cap.down);
   if (own.bandwidth_megabits > 0) {
     member.peer.bandwidth = std::min(slowest, own.bandwidth_megabits * kBytesOfMegabit);
