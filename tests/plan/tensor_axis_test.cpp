@@ -122,7 +122,7 @@ TEST(TensorAxis, GradientsOfWeightsHideSums) {
   }
   auto plan = tensor_plan("tensor=2", "one_stage", 1);
   const double computes = 4 * 12 * 0.625;
-  // Of the 4 seconds of a block, a rank computes 1.5 beside its 3 sums.
+  // A rank computes 1.5 of the 4 seconds of a block beside its 3 sums.
   for (const double overlap : {1.0, 0.5, -0.5}) {
     auto run = run_of(profile, plan, hosts(1, 2));
     run.overlap = overlap;

@@ -35,7 +35,7 @@ void shard_attention(ContextCut& cut, int ranks, double time) {
 }
 
 // Returns what one of `ranks` ranks has, if one rank alone has `whole` and one of `counted` has
-// `part`. What is not divided between these stays, with the tensors of sums.
+// `part`. The bytes that are not divided between these stay, with the tensors of sums.
 double scaled(double whole, double part, int counted, int ranks) {
   if (part == 0) return 0;
   const double divided = std::clamp((1 - part / whole) * counted / (counted - 1), 0.0, 1.0);

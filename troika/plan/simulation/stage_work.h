@@ -37,8 +37,8 @@ struct StageWorkOptions {
 // - The workspace of a pass is what its micro-batch takes beyond its kept activations, in the block
 //   where it takes most, when the activations of later blocks are freed.
 // - On a tensor axis, a rank has its part of the blocks (layout::tensor_shard()). Each of its
-//   passes waits for the latest rank in each block. What a whole backward pass computes beside its
-//   sums is layout::seconds_beside_sum() and seconds_beside_gather().
+//   passes waits for the latest rank in each block. A whole backward pass computes for
+//   layout::seconds_beside_sum() and seconds_beside_gather() beside its sums.
 //   With tensor_overlap, the sums of a forward pass have places in it (layout::forward_turns()).
 // - On a context axis, a rank has its part of the tokens (layout::context_shard()). The ranks of
 //   the axis wait for each other as those of a tensor axis do.
