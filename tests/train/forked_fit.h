@@ -19,11 +19,11 @@ namespace troika::train {
 
 // Fits the task to Waves as one of the ranks of these machines, which are all this one, in this
 // process, which then ends: with exit code 0, or with 2 after `error of rank N: ...` was appended
-// to the file `output`.
+// to the file `output`. Makes the task after the ranks have met.
 template <typename MakeTask>
 [[noreturn]] void be_rank_of_fit(int rank, const std::vector<int>& machines, int port,
                                  const std::filesystem::path& output, const TrainOptions& options,
-                                 const MakeTask& make_task) {
+                                 const MakeTask& make_task, const Callbacks& callbacks = {}) {
   const int log = ::open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   ::dup2(log, STDERR_FILENO);
   try {
@@ -40,7 +40,9 @@ template <typename MakeTask>
     const auto group = comm::world(environment, {.join_timeout = Milliseconds(20'000)});
     const auto task = make_task();
     const Waves waves;
-    Trainer(options, group).fit(*task, waves, waves);
+    Trainer trainer(options, group);
+    for (const auto& callback : callbacks) trainer.add(callback);
+    trainer.fit(*task, waves, waves);
     ::_exit(0);
   } catch (const std::exception& error) {
     fmt::print(stderr, "error of rank {}: {}\n", rank, error.what());

@@ -167,7 +167,8 @@ class World::Node {
 World::World(const WorldOptions& options, const WorldParts& parts)
     : secret_(options.secret.value_or(net::Secret::random())),
       protection_(options.protection),
-      scheduler_address_(options.scheduler) {
+      scheduler_address_(options.scheduler),
+      worker_patience_(parts.worker.patience) {
   auto scheduler = parts.scheduler;
   const bool has_one_each = options.is_embedded && options.servers == 0;
   first_servers_ = has_one_each ? options.workers : std::max(options.servers, 1);
@@ -181,9 +182,7 @@ World::World(const WorldOptions& options, const WorldParts& parts)
     case WorldRole::alone:
       scheduler_address_ = "127.0.0.1:0";
       add_scheduler(scheduler);
-      for (int i = 0; i < scheduler.first_servers; ++i) {
-        add_server(i, parts);
-      }
+      for (int i = 0; i < scheduler.first_servers; ++i) add_server(i, parts);
       worker_ = add_worker(kWorker + std::to_string(0), parts.worker);
       break;
     case WorldRole::scheduler:
@@ -346,7 +345,7 @@ void World::leave(Deadline deadline) {
   if (scheduler_) {
     serve_scheduler(deadline, {});
   } else if (!servers_.empty()) {
-    serve(deadline);
+    serve(deadline, worker_patience_.count() > 0 ? worker_patience_ : kServerPatience);
   }
 }
 

@@ -55,6 +55,9 @@ struct WorldOptions {
 inline constexpr const char* kScheduler = "scheduler";
 inline constexpr const char* kCoordinator = "coordinator";
 
+// How long a server waits for a silent scheduler unless told.
+inline constexpr net::Duration kServerPatience = std::chrono::minutes(2);
+
 // Returns the value of a variable, or nullopt if it is not set.
 using VariableOf = std::function<std::optional<std::string>(const std::string& name)>;
 
@@ -112,8 +115,9 @@ class World {
   // for `patience`. Empty: it can.
   std::string trouble(net::Duration patience);
   // Leaves with this process's worker, and blocks until the scheduler has confirmed it. A process
-  // that also has a server or the scheduler then serves the other workers until they have ended.
-  // Throws like Worker::leave() and serve().
+  // that also has a server or the scheduler then serves the other workers until they have ended; a
+  // server waits for a silent scheduler as long as the worker (WorkerOptions::patience). Throws
+  // like Worker::leave() and serve().
   void leave(Deadline deadline);
   // Blocks as long as this process has work: a scheduler until all workers have ended, a server
   // until the scheduler has ended the run. `is_asked_to_end`, if not empty, is called often, under
@@ -122,7 +126,7 @@ class World {
   // the deadline; `peer` if the scheduler refuses this server, or has been silent for `patience`,
   // and for a scheduler if nodes to begin with were lost or did not come;
   // `usage` if this server cannot work, for example without a table's update rule.
-  void serve(Deadline deadline, net::Duration patience = std::chrono::minutes(2),
+  void serve(Deadline deadline, net::Duration patience = kServerPatience,
              const std::function<bool()>& is_asked_to_end = {});
 
   // This process's scheduler; null if it has none.
@@ -145,6 +149,7 @@ class World {
   net::Protection protection_;
   std::string scheduler_address_;
   int first_servers_;
+  net::Duration worker_patience_;
   std::vector<std::unique_ptr<Node>> nodes_;  // before the parts, which use their endpoints
   std::vector<std::shared_ptr<void>> services_;
   std::unique_ptr<Scheduler> scheduler_;

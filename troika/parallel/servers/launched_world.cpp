@@ -25,8 +25,6 @@ namespace {
 constexpr auto kJoinTimeout = std::chrono::hours(1);
 // For an answer of servers to the coordinator.
 constexpr auto kCallTimeout = Milliseconds(std::chrono::minutes(30));
-// For a scheduler that was lost.
-constexpr auto kPatience = std::chrono::minutes(2);
 
 void require(bool holds, const std::string& what, const std::string& got,
              const std::string& expected) {
@@ -109,7 +107,7 @@ void serve(const server::WorldOptions& role, const layout::GradientExchange& exc
     }
     world.scheduler()->wait_for(0, own.has_coordinator ? 2 : 1, Deadline::after(kJoinTimeout));
   }
-  world.serve(Deadline::after(std::chrono::years(100)), kPatience,
+  world.serve(Deadline::after(std::chrono::years(100)), server::kServerPatience,
               [&] { return signals.asked() != cluster::StopRequest::none; });
 }
 
