@@ -46,6 +46,28 @@ TEST_F(SwarmTraining, IsThatOfOneProcessOnTheSamplesOfAll) {
   }
 }
 
+// It reduces all: the others would reduce fewer numbers than a part has at least.
+TEST_F(SwarmTraining, AnAuxiliaryPeerReducesForTheOthers) {
+  options_.trainer.max_steps = 5;
+  use_plain_sgd();
+  auto all = peers(3);
+  for (auto& own : all) own.swarm.bandwidth_megabits = 1;
+  all[2].swarm.bandwidth_megabits = 1000;
+  all[2].swarm.mode = "auxiliary";
+  TrainedSamples trained;
+  auto courses = fit_all(all, make_smooth_task<>, &trained);
+  EXPECT_EQ(courses[2].summary.steps, 0);
+  EXPECT_EQ(courses[2].summary.status, "finished");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "peer-2" / "checkpoints"));
+  courses.pop_back();
+  ASSERT_EQ(trained.of_step.size(), 5U);
+  expect_course(courses, course_on(trained, make_smooth_task<>), 5);
+  for (const auto& course : courses) {
+    EXPECT_EQ(course.summary.metrics.at("swarm_whole_steps"), 5);
+    EXPECT_EQ(course.summary.metrics.at("swarm_peers"), 3);
+  }
+}
+
 TEST_F(SwarmTraining, LeavesOutGradientsThatAreNotFinite) {
   options_.trainer.terminate_on_nan = false;
   const auto all = peers(2);
@@ -186,6 +208,7 @@ TEST_F(SwarmTraining, RefusesWhatItDoesNotSupport) {
            {"swa.swa_lrs=0.1", "swa.swa_lrs 0.1"},
            {"data.global_batch_size=0", "data.global_batch_size 0"},
            {"swarm.mode=client", "swarm.peers []"},
+           {"swarm.mode=auxiliary", "swarm.peers []"},
            {"swarm.listen=here", "swarm.listen is no address; got \"here\""},
            {"swarm.authority=key@127.0.0.1:1", "swarm.authority names no authority"}}) {
     auto options = options_;

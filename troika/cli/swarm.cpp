@@ -17,6 +17,7 @@ namespace {
 
 struct PeerArguments : ConfigArguments {
   std::vector<std::string> peers;
+  bool is_auxiliary = false;
 };
 
 Command add_peer(CLI::App& command, bool joins) {
@@ -28,6 +29,9 @@ Command add_peer(CLI::App& command, bool joins) {
                     "HOST:PORT of a peer of the swarm, as `troika swarm start` prints it; may be "
                     "given several times")
         ->required();
+    command.add_flag("--auxiliary", arguments->is_auxiliary,
+                     "train nothing, and reduce for the others; the same as "
+                     "--swarm.mode=auxiliary");
   }
   return [&command, arguments] {
     return run_configured(
@@ -40,6 +44,7 @@ Command add_peer(CLI::App& command, bool joins) {
           options = train::with_strategy(std::move(options), train::kSwarmStrategy);
           auto& peers = options.swarm.peers;
           peers.insert(peers.end(), arguments->peers.begin(), arguments->peers.end());
+          if (arguments->is_auxiliary) options.swarm.mode = "auxiliary";
         });
   };
 }

@@ -225,8 +225,8 @@ void add_options(config::Table& table, SwarmSection& options) {
             "swarm: HOST:PORT at which others reach this peer, if it is not that of swarm.listen");
   table.add("swarm.mode", &options.mode,
             "swarm: client: a peer that others cannot connect to; it contributes, but reduces "
-            "nothing",
-            one_of({"node", "client"}));
+            "nothing; auxiliary: a peer that trains nothing, and reduces for the others",
+            one_of({"node", "client", "auxiliary"}));
   table.add("swarm.min_peers", &options.min_peers,
             "swarm: number of peers, this one included, for which it waits before its first step, "
             "for comm.join_timeout_seconds at most",

@@ -125,7 +125,7 @@ struct SwarmSection {
   std::vector<std::string> peers = {};  // HOST:PORT
   std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: any free one
   std::string announce = {};            // HOST:PORT at which others reach it; empty: `listen`
-  std::string mode = "node";            // or client
+  std::string mode = "node";            // or client, auxiliary
   int64_t min_peers = 1;                // at the start
   std::string aggregation = "mean";     // or centred_clip
   int64_t target_group_size = 0;        // peers; 0: one group of all

@@ -102,17 +102,14 @@ void LocalUpdates::send(int64_t step) {
             .parts = {.changes = outer_.changes(fragment), .buffers = outer_.buffers()},
             .samples = samples_.at(static_cast<size_t>(fragment))};
   sent.values = gather(sent.parts);
-  const bool is_finite = sent.values.isfinite().all().item<bool>();
-  if (!is_finite && options_.require_finite) {
+  if (!sent.values.isfinite().all().item<bool>()) {
     throw Error("parallel", ErrorKind::failure,
                 {.what = "this peer's weights are not finite",
                  .got = "inf or nan",
                  .expected = "numbers",
-                 .hint = "the other peers go on without it; trainer.terminate_on_nan=false leaves "
-                         "its changes out and trains on"});
+                 .hint = "the other peers go on without it"});
   }
-  if (!is_finite) sent.values.zero_();
-  member().contribute(sent.values, is_finite ? static_cast<double>(sent.samples) : 0);
+  member().contribute(sent.values, static_cast<double>(sent.samples));
   sent_ = std::move(sent);
 }
 

@@ -13,8 +13,6 @@ namespace troika::parallel {
 
 struct LocalUpdatesOptions {
   OuterOptions outer = {};
-  // Changes that are not finite throw Error(failure). Otherwise they do not count.
-  bool require_finite = true;
   Trace* trace = nullptr;  // records a span of communication for each time that finish() waits
 };
 
@@ -49,7 +47,7 @@ class LocalUpdates : public SwarmStore {
   // The peer has trained on these.
   void add_samples(int64_t samples);
   // Gives the changes of the fragment of this step to the average of the step, which is on its way
-  // then.
+  // then. Throws Error(failure) if they are not finite.
   void send(int64_t step);
   // Whether finish() is awaited.
   bool is_sent() const { return sent_.has_value(); }

@@ -53,6 +53,7 @@ SwarmCallbacks SwarmMember::callbacks() {
                     step.averaging.is_complete() && step.averaging.excluded.empty() ? 1 : 0;
               },
           .state = [this]() -> std::shared_ptr<const std::string> {
+            if (is_auxiliary()) return nullptr;
             if (shared_.saved && shared_.saved_version == peer_->version()) return shared_.saved;
             shared_.wanted_until = endpoint_->now() + kStateWanted;
             return nullptr;

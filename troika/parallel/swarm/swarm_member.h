@@ -97,6 +97,8 @@ class SwarmMember {
   const std::string& name() const { return options_.identity.name(); }
   int64_t target_batch() const { return options_.peer.target_batch; }
   const SwarmCompression& compression() const { return options_.compression; }
+  // Whether this member trains nothing (swarm::Mode::auxiliary): it calls serve() after begin().
+  bool is_auxiliary() const { return options_.peer.mode == swarm::Mode::auxiliary; }
   // Whether updates are delayed by one step (PeerOptions::overlaps).
   bool delays() const { return options_.peer.overlaps; }
 
@@ -150,6 +152,10 @@ class SwarmMember {
   std::optional<std::string> take_state(const Stops& stops);
 
   SwarmStatistics statistics();
+
+  // Reduces for the others. Blocks until the swarm has made so many steps, 0: without end, or
+  // `stops`.
+  void serve(int64_t steps, const Stops& stops);
 
  private:
   // A member computes these samples of a step.

@@ -67,6 +67,10 @@ bool SwarmMember::is_paused() {
   return !reason.empty();
 }
 
+void SwarmMember::serve(int64_t steps, const Stops& stops) {
+  wait([&] { return steps > 0 && peer_->version().epoch >= steps; }, stops);
+}
+
 bool SwarmMember::rest(const Stops& stops) {
   bool averages = false, is_stopped = false;
   act([&] { averages = peer_->is_averaging(); });

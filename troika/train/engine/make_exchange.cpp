@@ -263,16 +263,12 @@ std::unique_ptr<Exchange> make_quorum_exchange(const layout::Plan& plan,
       module, member, parallel::FaultTolerantOptions{.require_finite = require_finite});
 }
 
-std::unique_ptr<Exchange> make_swarm_exchange(const layout::Plan& plan, const TrainOptions& options,
-                                              torch::nn::Module& module,
+std::unique_ptr<Exchange> make_swarm_exchange(const layout::Plan& plan, torch::nn::Module& module,
                                               parallel::SwarmMember& member, Trace* trace) {
   const auto& outer = plan.exchange.outer;
   if (!outer.is_on) return std::make_unique<parallel::SwarmExchange>(module, member);
   return std::make_unique<parallel::LocalUpdates>(
-      module, member,
-      parallel::LocalUpdatesOptions{.outer = outer_options(outer),
-                                    .require_finite = options.trainer.terminate_on_nan,
-                                    .trace = trace});
+      module, member, parallel::LocalUpdatesOptions{.outer = outer_options(outer), .trace = trace});
 }
 
 std::unique_ptr<Exchange> make_replica_exchange(const layout::Plan& plan,

@@ -59,7 +59,6 @@ std::unique_ptr<parallel::Exchange> make_quorum_exchange(const layout::Plan& pla
 
 // Makes the exchange of method collaborative over the peers of a swarm. The member must outlive it.
 std::unique_ptr<parallel::Exchange> make_swarm_exchange(const layout::Plan& plan,
-                                                        const TrainOptions& options,
                                                         torch::nn::Module& module,
                                                         parallel::SwarmMember& member,
                                                         Trace* trace);

@@ -141,8 +141,7 @@ SingleStageEngine::SingleStageEngine(const EngineSetup& setup)
   exchange_ =
       setup.quorum
           ? make_quorum_exchange(plan, setup.options, task.module(), *setup.quorum, setup.trace)
-      : setup.swarm
-          ? make_swarm_exchange(plan, setup.options, task.module(), *setup.swarm, setup.trace)
+      : setup.swarm ? make_swarm_exchange(plan, task.module(), *setup.swarm, setup.trace)
       : plan.trains_replicas()
           ? make_replica_exchange(plan, setup.options, recipe_, task, task.module(),
                                   setup.replicas

@@ -125,7 +125,11 @@ cluster::StopRequest Fit::run() {
   hooks_.call("on_train_start", &Hooks::on_train_start);
   checkpoints_.save_asked_paths();
   if (setup_.swarm && !context_.is_done()) join_swarm();
-  train_epochs();
+  if (serves_swarm()) {
+    setup_.swarm->serve(epochs_.planned_steps(), [this] { return stop_.ask_now(); });
+  } else {
+    train_epochs();
+  }
   checkpoints_.finish();
   if (setup_.quorum) leave_quorum();
   if (setup_.swarm) setup_.swarm->leave();
@@ -138,7 +142,8 @@ cluster::StopRequest Fit::run() {
   checkpoints_.save_asked_paths();
   log_.flush();
   measured_.write(epochs_.at().step);
-  return stop_.asked();
+  // An auxiliary peer has nothing to go on with.
+  return serves_swarm() ? cluster::StopRequest::none : stop_.asked();
 }
 
 void Fit::tell(const std::exception& problem) {

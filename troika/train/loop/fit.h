@@ -66,6 +66,8 @@ class Fit {
   // Leaves the other replicas of the quorum. Saves the end of the run if the replica that did is
   // lost.
   void leave_quorum();
+  // Whether this process only reduces for the others of a swarm.
+  bool serves_swarm() const;
   // Makes this process a peer of the swarm; returns when it is one, or when asked to stop.
   void join_swarm();
   // Waits for the state that the swarm has, and takes it. Returns false if there is none: it is not

@@ -38,6 +38,10 @@ std::string description_of_average(const parallel::SwarmSection& options,
 
 }  // namespace
 
+bool Fit::serves_swarm() const {
+  return setup_.swarm && setup_.swarm->is_auxiliary();
+}
+
 void Fit::join_swarm() {
   auto& swarm = *setup_.swarm;
   const auto& options = setup_.options;

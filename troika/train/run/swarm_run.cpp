@@ -75,6 +75,10 @@ void require_supported(const TrainOptions& options, const cluster::Environment& 
   if (options.swarm.mode == "client" && options.swarm.peers.empty()) {
     refuse_swarm("others cannot connect to a client", "swarm.peers []", "at least one peer");
   }
+  if (options.swarm.mode == "auxiliary" && options.swarm.peers.empty()) {
+    refuse_swarm("an auxiliary peer has no state of its own", "swarm.peers []",
+                 "at least one peer that trains");
+  }
 }
 
 // Bytes per second; infinite for 0.
@@ -139,7 +143,9 @@ void set_peer_options(swarm::PeerOptions<double>& peer, const TrainOptions& opti
       own.aggregation == "mean" ? swarm::Aggregation::mean : swarm::Aggregation::centred_clip;
   peer.group_size = static_cast<size_t>(own.target_group_size);
   peer.overlaps = outer.is_on ? outer.delay > 0 : own.delay_optimizer_step;
-  peer.mode = own.mode == "client" ? swarm::Mode::client : swarm::Mode::node;
+  peer.mode = own.mode == "client"      ? swarm::Mode::client
+              : own.mode == "auxiliary" ? swarm::Mode::auxiliary
+                                        : swarm::Mode::node;
   peer.discovery_time = duration_of(own.discovery_seconds);
   peer.matchmaking_time = duration_of(own.matchmaking_seconds);
   peer.averaging_time = duration_of(own.averaging_seconds);
@@ -229,6 +235,9 @@ void take_swarm_options(TrainOptions& options) {
   options.trainer.accelerator = "cpu";
   // Peers would decide by different timings.
   options.trainer.benchmark = false;
+  if (options.swarm.mode != "auxiliary") return;
+  options.checkpoint.enabled = false;
+  options.trainer.num_sanity_val_steps = 0;
 }
 
 }  // namespace troika::train
