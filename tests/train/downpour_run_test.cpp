@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <map>
 #include <mutex>
 
 #include "tests/support/errors.h"
 #include "tests/train/fitted_course.h"
 #include "tests/train/logged_rows.h"
+#include "tests/train/pipelined_runs.h"
 #include "tests/train/waves.h"
 #include "troika/base/config.h"
 #include "troika/base/file.h"
@@ -42,6 +44,15 @@ class DownpourRun : public CourseTest {
         options, std::vector<int>(static_cast<size_t>(ranks), 0),
         [] { return make_waves_task(16, 0); }, Waves());
   }
+
+  // Returns those of replica 0, by epoch.
+  static std::vector<double> validation_losses(const observe::RunSummary& summary) {
+    std::vector<double> losses;
+    for (const auto& [step, row] : csv_rows(summary.run_folder)) {
+      if (row.contains("validation/loss")) losses.push_back(std::stod(row.at("validation/loss")));
+    }
+    return losses;
+  }
 };
 
 TEST_F(DownpourRun, OneReplicaInSynchronousOrderIsOneProcess) {
@@ -71,10 +82,7 @@ TEST_F(DownpourRun, ReplicasLearnFromTheirSamples) {
     const auto summary = fit(options, 4).summary;
     // 26 samples are 6 for each replica, which has batches of 2.
     EXPECT_EQ(summary.steps, 8 * 3);
-    std::vector<double> losses;
-    for (const auto& [step, row] : csv_rows(summary.run_folder)) {
-      if (row.contains("validation/loss")) losses.push_back(std::stod(row.at("validation/loss")));
-    }
+    const auto losses = validation_losses(summary);
     ASSERT_EQ(losses.size(), 8u);
     EXPECT_LT(losses.back(), losses.front());
     EXPECT_LE(summary.metrics.at("staleness/p50"), summary.metrics.at("staleness/max"));
@@ -205,15 +213,36 @@ TEST_F(DownpourRun, ReplicasOfTwoStagesLearnFromTheirSamples) {
   summary = fit_blocks(options, 4).summary;
   // 13 samples of each replica, which has batches of 4.
   EXPECT_EQ(summary.steps, 8 * 3);
-  std::vector<double> losses;
-  for (const auto& [step, row] : csv_rows(summary.run_folder)) {
-    if (row.contains("validation/loss")) losses.push_back(std::stod(row.at("validation/loss")));
-  }
+  const auto losses = validation_losses(summary);
   ASSERT_EQ(losses.size(), 8u);
   EXPECT_LT(losses.back(), losses.front());
   const auto other = std::filesystem::path(summary.run_folder) / "replicas/1";
   EXPECT_TRUE(std::filesystem::exists(other / "checkpoints/last"));
   EXPECT_FALSE(std::filesystem::exists(other.parent_path() / "2")) << "two replicas";
+}
+
+// Each of two replicas is a tensor mesh. All ranks have the weights of the servers at the end, and
+// the run goes on from the checkpoint of replica 0.
+TEST_F(DownpourRun, ReplicasOfTensorMeshesLearnFromTheirSamples) {
+  options_.optimizer.lr = 0.05;
+  options_.data.global_batch_size = 8;
+  const SizedSamples samples(sizes_of("llama"));
+  const auto fit_meshes = [&](const TrainOptions& options) {
+    const auto make_task = [] { return std::make_shared<Task>(make_sized_model("llama")); };
+    return fit_course(options, {0, 0, 0, 0}, make_task, samples).summary;
+  };
+  auto options = downpour({"mesh.tensor=2", "pipeline.micro_batches=2", "optim.name=adagrad"});
+  options.trainer.max_epochs = 2;
+  fit_meshes(options);
+  options.trainer.max_epochs = 4;
+  options.trainer.ckpt_path = "last";
+  const auto summary = fit_meshes(options);
+  // Each replica has 22 samples, in steps of 8.
+  EXPECT_EQ(summary.steps, 4 * 3);
+  EXPECT_LT(summary.validation_loss, std::log(13)) << "better than a guess of 13 words";
+  const auto replicas = std::filesystem::path(summary.run_folder) / "replicas";
+  EXPECT_TRUE(std::filesystem::exists(replicas / "1/checkpoints/last"));
+  EXPECT_FALSE(std::filesystem::exists(replicas / "2")) << "two replicas";
 }
 
 // The last block has the parameters of the first one.

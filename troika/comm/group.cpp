@@ -176,7 +176,8 @@ void Group::assume_links(const at::Tensor& links) const {
 }
 
 void Group::place_ranks(const layout::Mesh& mesh) const {
-  core_->impl().lifeline()->place_ranks(mesh);
+  const auto& impl = core_->impl();
+  if (impl.info().id == 0) impl.lifeline()->place_ranks(mesh);
 }
 
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& how,

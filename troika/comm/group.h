@@ -270,8 +270,8 @@ class Group {
   void assume_links(const at::Tensor& links) const;
 
   // Names ranks by their mesh coordinates too, from now on, in errors, warnings and flight records
-  // of the world and of all groups split from it. Has no effect for a mesh of one axis. `mesh` is
-  // the world's. Does not block or communicate. MeshGroups calls it.
+  // of the world and of all groups split from it. Has no effect for a mesh of one axis, and on a
+  // group that was split from a world. Does not block or communicate. MeshGroups calls it.
   void place_ranks(const layout::Mesh& mesh) const;
 
   // Returns an uninitialised tensor on the host in the memory from which this group communicates

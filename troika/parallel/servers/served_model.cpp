@@ -72,13 +72,24 @@ std::vector<std::pair<std::string, double>> staleness_metrics(std::span<const in
           {"staleness/steps_8_or_more", between(8, kMostStaleness)}};
 }
 
+namespace {
+
+// Tensors of a part of a model keep their shapes when the module becomes whole.
+std::vector<optim::Parameter> detached(std::vector<optim::Parameter> parameters) {
+  for (auto& parameter : parameters) parameter.tensor = parameter.tensor.detach();
+  return parameters;
+}
+
+}  // namespace
+
 // Its memory for states takes what take_states() reads from the servers.
 class ServedModel::Optimizer : public optim::FlatOptimizer {
  public:
   Optimizer(const ServedModel& model, const server::UpdateSpec& update,
             std::function<void(double)> step)
-      : FlatOptimizer(optim::FlatParameters(model.parameters_), model.optimizer_.lr,
-                      state_names(update), counts_steps(update)),
+      : FlatOptimizer(
+            optim::FlatParameters(model.is_part_ ? detached(model.parameters_) : model.parameters_),
+            model.optimizer_.lr, state_names(update), counts_steps(update)),
         step_(std::move(step)) {}
 
  private:
@@ -89,7 +100,9 @@ class ServedModel::Optimizer : public optim::FlatOptimizer {
 
 ServedModel::ServedModel(const torch::nn::Module& module, const ServedOptions& options,
                          double scale, const std::string& prefix)
-    : optimizer_(options.optimizer), parameters_(trained_parameters(module)) {
+    : optimizer_(options.optimizer),
+      parameters_(trained_parameters(module)),
+      is_part_(!prefix.empty()) {
   const auto type = type_of(parameters_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& parameter = parameters_[i];

@@ -84,6 +84,7 @@ class ServedModel {
 
   const optim::OptimizerOptions optimizer_;
   const std::vector<optim::Parameter> parameters_;
+  const bool is_part_;                // of a replica of several ranks
   std::vector<double> rate_factors_;  // of parameters_
   std::vector<std::unique_ptr<ServedTable>> tables_;
   optim::NamedTensors states_;  // of the optimizer, whose memory they share

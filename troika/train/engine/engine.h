@@ -94,8 +94,8 @@ struct StepResult {
 };
 
 // Trains a task's module under a plan, with its exchange, optimizer and learning rates. Not
-// thread-safe. step(), synchronize_replicas(), make_whole(), judge() and try_to_make_whole() are
-// collective: all ranks call them alike, and they block.
+// thread-safe. step(), synchronize_replicas(), make_whole(), fetch_states(), judge() and
+// try_to_make_whole() are collective: all ranks call them alike, and they block.
 class Engine : public Evaluator {
  public:
   // Runs an optimizer step, or the rest of a step that an earlier call left unfinished. Errors of
@@ -113,6 +113,8 @@ class Engine : public Evaluator {
   // Like synchronize_replicas(), and also fills in the parts of the module that other ranks train.
   // Called at the end of a run.
   virtual void make_whole() { synchronize_replicas(); }
+  // Completes the states that state() returns.
+  virtual void fetch_states() { store().fetch_states(); }
   // Runs a forward pass of a batch, as the data set gives it, that updates the running statistics
   // of batch norms. Called in training mode and without gradients; in a pipeline, by all of its
   // ranks, with the same batch.

@@ -235,6 +235,17 @@ void PipelineEngine::synchronize_replicas() {
   share_whole_parameters();
 }
 
+void PipelineEngine::fetch_states() {
+  pipeline_->fetch_states();
+  const auto& axis = setup_.groups.along(Axis::tensor);
+  if (!setup_.replicas || axis.size() == 1) return;
+  share_whole_parameters();
+  for (const auto& state : optimization_->state()) {
+    if (state.box) continue;
+    axis.broadcast(state.second, 0, {.label = "states of whole parameters"}).wait();
+  }
+}
+
 void PipelineEngine::make_whole() {
   synchronize_replicas();
   keeps_stages_ ? pipeline_->synchronize_replicas() : pipeline_->make_whole();

@@ -28,6 +28,7 @@ class PipelineEngine : public Engine {
   StepResult step(MicroBatches& batches) override;
   bool leaves_steps() const override { return false; }
   void synchronize_replicas() override;
+  void fetch_states() override;
   // Does not fill in the stages of other ranks if the task came without values: then no rank ever
   // holds the whole model.
   void make_whole() override;

@@ -54,7 +54,7 @@ void RunCheckpoints::save_asked_paths() {
   parts_.log.read_losses();
   // A resumed run expects all rows before the checkpoints.
   parts_.log.flush();
-  parts_.engine.store().fetch_states();
+  parts_.engine.fetch_states();
   for (const auto& [path, weights_only] : std::exchange(asked_, {})) {
     if (!parts_.setup.writes_checkpoints()) continue;
     checkpoint::write_checkpoint(parts_.setup.world(), path, state(weights_only),
@@ -71,7 +71,7 @@ void RunCheckpoints::save_weights(const std::filesystem::path& file) const {
                  .expected = "a checkpoint, which holds whole tensors"});
   }
   std::set<std::string> own;
-  parts_.engine.store().fetch_states();
+  parts_.engine.fetch_states();
   for (const auto& entry : parts_.engine.state(/*in_step=*/false).model) own.insert(entry.first);
   const auto weights = whole_state(setup.task.module(), own, setup.world());
   if (!setup.is_main()) return;
@@ -91,7 +91,7 @@ void RunCheckpoints::save(bool to_go_on) {
   // Members of a quorum are at the same step after a sum, and agree on the writer. Within a round
   // of outer steps a member that is lost may have been the writer of a step that others have
   // passed.
-  parts_.engine.store().fetch_states();
+  parts_.engine.fetch_states();
   if (!setup.writes_checkpoints()) {
     left_out_ = {at.samples, to_go_on};
     if (to_go_on) saved_samples_ = at.samples;
@@ -159,7 +159,7 @@ std::filesystem::path RunCheckpoints::save_alone(const std::filesystem::path& fo
 }
 
 checkpoint::RankState RunCheckpoints::state(bool weights_only) const {
-  parts_.engine.store().fetch_states();
+  parts_.engine.fetch_states();
   checkpoint::RankState state = engine_state(/*in_step=*/parts_.epochs.at().micro_batch > 0);
   if (weights_only) {
     checkpoint::keep_weights(state);
