@@ -13,6 +13,7 @@
 #include "troika/comm/world/mesh_groups.h"
 #include "troika/data/batch.h"
 #include "troika/layout/plan.h"
+#include "troika/parallel/parameter_store.h"
 #include "troika/parallel/servers/replica_place.h"
 #include "troika/train/engine/evaluator.h"
 
@@ -20,9 +21,8 @@ namespace troika {
 class Trace;
 }
 namespace troika::parallel {
-class ParameterStore;
 class SwarmMember;
-}  // namespace troika::parallel
+}
 
 namespace troika::checkpoint {
 class CheckpointReader;

@@ -63,7 +63,7 @@ void Fit::join_swarm() {
         "(swarm.grad_compression_threshold)",
         options.swarm.grad_compression, options.swarm.grad_compression_threshold);
   }
-  engine_->store().fetch_states();
+  engine_->fetch_states();
   swarm.begin({.step = epochs_.at().step + store.steps_ahead(),
                .state = store.digest(),
                .schema = swarm::digest_of(schema),
