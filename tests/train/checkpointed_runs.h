@@ -49,7 +49,8 @@ class SavesInAStep : public Callback {
 class CheckpointedRuns : public PipelinedRuns {
  protected:
   // Resumes the checkpoint with these options, for a third step. Expects that the run begins with
-  // the checkpoint's weights and states, and returns the checkpoint that it saves of them.
+  // the checkpoint's weights and states, and returns the checkpoint that it saves of them. Keeps
+  // what the third step leads to in passed_.
   std::filesystem::path pass_on(const std::filesystem::path& from, TrainOptions options, int ranks,
                                 const std::string& model) {
     const auto expected = kept(from);
@@ -57,8 +58,9 @@ class CheckpointedRuns : public PipelinedRuns {
     options.run.folder = (folder_ / fmt::format("next-{}", runs_)).string();
     options.trainer.max_steps = 3;
     options.trainer.ckpt_path = from.string();
-    fit(options, ranks, model,
-        [&](Trainer& trainer, Task&) { trainer.add(std::make_shared<SavesAtStart>(to)); });
+    passed_ = fit(options, ranks, model, [&](Trainer& trainer, Task&) {
+      trainer.add(std::make_shared<SavesAtStart>(to));
+    });
     const auto found = kept(to);
     EXPECT_EQ(found.size(), expected.size()) << options.trainer.strategy;
     for (const auto& [name, tensor] : expected) {
@@ -68,6 +70,8 @@ class CheckpointedRuns : public PipelinedRuns {
     }
     return to;
   }
+
+  PipelineCourse passed_;
 };
 
 }  // namespace troika::train

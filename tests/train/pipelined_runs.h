@@ -45,15 +45,17 @@ inline nn::ModelOptions sizes_of(const std::string& model) {
             .heads = 2,
             .width = 8};
   }
+  // llama-eighths has blocks for eight stages and heads for eight ranks.
   if (model.starts_with("llama")) {
+    const bool in_eighths = model == "llama-eighths";
     return {.name = "llama",
             .vocab_size = 13,
             .context = model == "llama8" ? 8 : 6,
-            .layers = 2,
-            .heads = 4,
+            .layers = in_eighths ? 6 : 2,
+            .heads = in_eighths ? 8 : 4,
             .width = 16,
             .kv_heads = 2,
-            .ffn_width = 12};
+            .ffn_width = in_eighths ? 8 : 12};
   }
   if (model == "resnet20") return {.name = model, .num_classes = 5, .image_size = 8};
   if (model == "unet") return {.name = model, .num_classes = 5, .image_size = 32};

@@ -133,13 +133,18 @@ TEST_F(ThreeAxesRun, GoesOnAsIfItHadNotStopped) {
   EXPECT_EQ(resumed.summary.validation_loss, whole.summary.validation_loss);
 }
 
-// Any mesh can resume from the checkpoint of any other, which holds whole tensors without padding.
+// Any mesh can resume from the checkpoint of any other, which holds whole tensors without padding,
+// and goes on with the samples that one process uses next.
 TEST_F(ThreeAxesRun, CheckpointsBelongToTheModel) {
-  options_.trainer.max_epochs = 2;
+  options_.data.global_batch_size = 8;  // 5 steps in the only epoch
+  options_.pipeline.micro_batches = 1;
+  auto alone = options_;
+  alone.trainer.max_steps = 3;
+  const auto third_step = fit(alone, 1, "llama-eighths");
   auto options = on(options_, {2, 2, 2});
   options.run.folder = (folder_ / "first").string();
   options.trainer.max_steps = 2;
-  const auto course = fit(options, 8, "llama");
+  const auto course = fit(options, 8, "llama-eighths");
   auto latest = folder_ / "first/run/checkpoints/last";
   const auto expected = kept(latest);
   for (const auto& [name, tensor] : course.state) {
@@ -152,17 +157,21 @@ TEST_F(ThreeAxesRun, CheckpointsBelongToTheModel) {
     next.mesh.tensor = tensor;
     return next;
   };
-  const auto sharded = [&](const Sizes& sizes) {
+  const auto on_mesh = [&](const Sizes& sizes, int zero = 0) {
     auto next = on(options_, sizes);
-    next.zero.stage = 1;
-    return next;
+    next.zero.stage = zero;
+    return std::pair(next, sizes.ranks());
   };
   for (const auto& [next, ranks] :
-       {std::pair(with("ddp"), 1), std::pair(on(options_, {2, 2, 2}), 8),
-        std::pair(with("tp", 4), 4), std::pair(with("1f1b"), 2), std::pair(sharded({2, 2, 2}), 8),
-        std::pair(with("zero2"), 2), std::pair(sharded({1, 4, 2}), 8),
-        std::pair(on(options_, {2, 1, 4}), 8)}) {
-    latest = pass_on(latest, next, ranks, "llama");
+       {on_mesh({1, 1, 1}), on_mesh({2, 2, 2}), on_mesh({8, 1, 1}), on_mesh({2, 2, 2}, 1),
+        on_mesh({1, 8, 1}), on_mesh({2, 2, 2}), on_mesh({1, 1, 8}), on_mesh({2, 2, 2}, 1),
+        on_mesh({4, 2, 1}), on_mesh({2, 2, 2}), std::pair(with("ddp"), 1),
+        std::pair(with("tp", 4), 4), std::pair(with("1f1b"), 2), std::pair(with("zero2"), 2),
+        on_mesh({1, 4, 2}, 1), on_mesh({2, 1, 4})}) {
+    latest = pass_on(latest, next, ranks, "llama-eighths");
+    const auto mesh = fmt::format("{} on {} ranks", next.trainer.strategy, ranks);
+    EXPECT_EQ(passed_.summary.steps, 3) << mesh;
+    expect_close(passed_.state, third_step.state, mesh);
   }
 }
 
