@@ -345,10 +345,13 @@ double expect_outcome(const Row& row) {
     const auto at = output.find("error of rank");
     const auto error = at == std::string::npos ? "" : output.substr(at);
     errors += error;
-    if (row.outcome == Outcome::named && !was_asked)
+    if (row.outcome == Outcome::named && !was_asked) {
       EXPECT_THAT(error, names(scene, victim)) << output;
+    }
   }
-  if (row.outcome != Outcome::goes_on) EXPECT_THAT(errors, names(scene, victim));
+  if (row.outcome != Outcome::goes_on) {
+    EXPECT_THAT(errors, names(scene, victim));
+  }
   return seconds;
 }
 
